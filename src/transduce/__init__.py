@@ -1,0 +1,1 @@
+"""transduce: speech to text with RNN-T, TDT and CTC models."""
