@@ -133,7 +133,8 @@ class LstmHead:
         hidden = self._linear(w.enc_weight, frame) + w.enc_bias
         hidden = hidden + (self._linear(w.pred_weight, predicted) + w.pred_bias)
         hidden = np.maximum(hidden, 0) if w.activation == "relu" else np.tanh(hidden)
-        return self._linear(w.out_weight, hidden) + w.out_bias
+        logits: Array = self._linear(w.out_weight, hidden) + w.out_bias
+        return logits
 
     def _step(self, values: Array, state: LstmState) -> tuple[Array, LstmState]:
         """One step of every LSTM layer on an input `[D]`; gates in the order i, f, g, o."""
@@ -147,7 +148,8 @@ class LstmHead:
         return values, tuple(new_state)
 
     def _linear(self, weight: Array, values: Array) -> Array:
-        return weight.astype(self.dtype, copy=False) @ values.astype(self.dtype, copy=False)
+        product: Array = weight.astype(self.dtype, copy=False) @ values.astype(self.dtype, copy=False)
+        return product
 
 
 def _sigmoid(values: Array) -> Array:
