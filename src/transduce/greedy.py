@@ -153,4 +153,5 @@ class LstmHead:
 
 
 def _sigmoid(values: Array) -> Array:
-    return 0.5 * (1 + np.tanh(0.5 * values))  # exp would overflow for large negative values
+    sigmoid: Array = 0.5 * (1 + np.tanh(0.5 * values))  # exp would overflow for large negative values
+    return sigmoid
