@@ -79,7 +79,8 @@ def read_wav(path: str | Path) -> npt.NDArray[np.float32]:
     with wave.open(str(location), "rb") as file:
         assert (file.getnchannels(), file.getsampwidth()) == (1, 2), f"{path} is not 16-bit mono"
         samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
-    return samples.astype(np.float32) / np.float32(32768)
+    waveform: npt.NDArray[np.float32] = samples.astype(np.float32) / np.float32(32768)
+    return waveform
 
 
 def num_cases(quick: int, full: int) -> int:

@@ -29,7 +29,8 @@ LAYERS = (
     {"nn", "onnx"},
     {"checkpoints"},
     {"transcriber"},
-    {"cli", "bench", "evaluate", "server", "triton"},
+    {"bench", "doctor", "evaluate", "server", "triton"},
+    {"cli"},
     {"transduce", "__main__"},
 )
 """The parts of the package from the bottom up; an import points to a lower line (or into its own part)."""
@@ -40,7 +41,7 @@ PEERS = {("words", "transcript")}
 ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx"}
 """Heavy libraries, each with the one part that may import it, even lazily."""
 
-AT_TOP = {"numpy": None, "torch": {"nn"}, "typer": {"cli"}, "rich": {"cli"}}
+AT_TOP = {"numpy": None, "yaml": {"checkpoints"}, "torch": {"nn"}, "typer": {"cli"}, "rich": {"cli"}}
 """What may stand among a module's first imports besides the standard library, and in which parts."""
 
 MOST_MODULE_LINES = 400
@@ -72,7 +73,7 @@ def part_of(name: str) -> str:
 def read(path: Path) -> Module:
     names = path.relative_to(PACKAGE.parent).with_suffix("").parts
     name = ".".join(names[:-1] if names[-1] == "__init__" else names)
-    return Module(path, name, ast.parse(path.read_text(encoding="utf-8")))
+    return Module(path, name, ast.parse(path.read_text(encoding="utf-8"), path))
 
 
 MODULES = [read(path) for path in PATHS]
