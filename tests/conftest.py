@@ -80,6 +80,6 @@ def pytest_testnodedown(node: Any) -> None:
     )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     for marker, count in config.stash[_DESELECTED].items():
         terminalreporter.write_line(f"{count} tests marked {marker!r} did not run: {_reasons()[marker]}")
