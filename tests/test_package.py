@@ -24,7 +24,7 @@ PATHS = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors", "types"},
-    {"audio", "features", "tokenizer", "greedy", "longform", "writers", "hub"},
+    {"audio", "batching", "features", "greedy", "hub", "longform", "tokenizer", "writers"},
     {"transcript", "words"},
     {"nn", "onnx"},
     {"checkpoints"},
