@@ -114,6 +114,8 @@ class HeadSpec:
     """TDT's table of frame jumps; RNN-T is TDT with (0,) and no duration logits."""
     max_symbols: int = 10
     """Most labels with duration 0 on one frame before time moves on by itself."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """The joint's non-linearity; unused by ctc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,26 @@ class TransducerWeights:
     out_weight: FloatArray  # [num_classes (+ num_durations), J]
     out_bias: FloatArray  # [num_classes (+ num_durations)]
     activation: Literal["relu", "tanh"]
+
+    @classmethod
+    def of(cls, weights: Weights, head: HeadSpec) -> "TransducerWeights":
+        """The `predictor.*` and `joint.*` part of a model's weights."""
+        num_layers = sum(name.startswith("predictor.lstm.bias_l") for name in weights)
+        names = ("weight_ih", "weight_hh", "bias")
+        return cls(
+            embedding=weights["predictor.embed.weight"],
+            lstm=tuple(
+                LstmLayer(*(weights[f"predictor.lstm.{name}_l{layer}"] for name in names))
+                for layer in range(num_layers)
+            ),
+            enc_weight=weights["joint.enc.weight"],
+            enc_bias=weights["joint.enc.bias"],
+            pred_weight=weights["joint.pred.weight"],
+            pred_bias=weights["joint.pred.bias"],
+            out_weight=weights["joint.out.weight"],
+            out_bias=weights["joint.out.bias"],
+            activation=head.activation,
+        )
 
 
 # What was decoded

@@ -1,0 +1,50 @@
+"""Batches of similar length under a budget, recognised so that one bad item costs only itself.
+
+In: waveforms at the model's rate. Out: for each, in order, a Hypothesis or the error that it met.
+It knows no files, no spans and no text.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from transduce.errors import TransduceError
+from transduce.types import Backend, FloatArray, Hypothesis
+
+__all__ = ["BATCH_SECONDS", "batches", "recognize"]
+
+BATCH_SECONDS = 160.0
+"""Audio that one batch may hold, padding counted."""
+
+
+def recognize(
+    backend: Backend, waveforms: Sequence[FloatArray], batch_seconds: float = BATCH_SECONDS
+) -> list[Hypothesis | TransduceError]:
+    """Recognise any number of waveforms `[n]`; the order of the results is that of the input."""
+    budget = int(batch_seconds * backend.spec.features.sample_rate)
+    results: dict[int, Hypothesis | TransduceError] = {}
+    for batch in batches([len(waveform) for waveform in waveforms], budget):
+        found = _recognize_batch(backend, [waveforms[index] for index in batch])
+        results.update(zip(batch, found, strict=True))
+    return [results[index] for index in range(len(waveforms))]
+
+
+def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices in groups of similar length whose padded size stays under `budget`, longest first."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _recognize_batch(backend: Backend, waveforms: list[FloatArray]) -> list[Hypothesis | TransduceError]:
+    """One batch; if it fails (out of memory, say) its halves, down to the single items."""
+    try:
+        return list(backend.recognize(waveforms))
+    except TransduceError as error:
+        if len(waveforms) == 1:
+            return [error]
+    half = len(waveforms) // 2
+    return _recognize_batch(backend, waveforms[:half]) + _recognize_batch(backend, waveforms[half:])

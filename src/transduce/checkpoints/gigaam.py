@@ -1,0 +1,246 @@
+"""GigaAM's torch checkpoints: v1, v2, v3, RNN-T and CTC, as released or fine-tuned with Lightning.
+
+In: a path. Out: a Checkpoint. A released file holds `cfg` (omegaconf) and `state_dict`; a Lightning one
+`hyper_parameters` and a `state_dict`, the trainer's state beside them. Only plain data is
+unpickled: omegaconf's containers are the one addition to what torch allows by itself.
+"""
+
+import collections
+import typing
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+from transduce.checkpoints.config import require
+from transduce.checkpoints.state import (
+    Checkpoint,
+    StateDict,
+    TransducerNames,
+    check_vocabulary,
+    ctc_weights,
+    encoder_weights,
+    transducer_weights,
+)
+from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
+from transduce.features import hann_window, mel_filterbank
+from transduce.tokenizer import Tokenizer
+from transduce.types import EncoderSpec, FeatureSpec, FloatArray, HeadSpec, ModelSpec
+
+__all__ = ["load"]
+
+MAX_SEGMENT_SECONDS = 25.0
+MAX_SYMBOLS = 10
+"""GigaAM's torch path; its own ONNX path stops at 3 and so writes other text."""
+POSITION_BASE = 5000
+RELEASED_WIDTH, RELEASED_HEADS = 768, 16
+"""Of every released model of v1 to v3."""
+FEATURIZER = "preprocessor.featurizer.0"
+TRANSDUCER = TransducerNames("head.decoder.embed", "head.decoder.lstm", "head.joint")
+ALPHABET = " абвгдежзийклмнопрстуфхцчшщъыьэюя"
+"""The 33 characters of the released character models (no ё)."""
+
+IGNORED = (
+    r"encoder\.layers\.\d+\.conv\.batch_norm\.num_batches_tracked$",
+    r"encoder\.pos_enc\.",
+    r"preprocessor\.",
+)
+"""Counters, tables that follow from the config, and buffers of the front end that we do not use."""
+OURS = ("preprocessor.", "encoder.", "head.")
+"""What a fine-tuned checkpoint's state dict is filtered to, as upstream does."""
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a `.ckpt`; CheckpointError if it is damaged, UnsupportedModelError if not GigaAM's."""
+    source = str(path)
+    content = _read(path)
+    state = StateDict(_arrays(content, source), source)
+    config = _config(content, path)
+    features = _feature_spec(config.get("preprocessor") or {}, state)
+    encoder = _encoder_spec(config.get("encoder") or {}, state)
+    head = _head_spec(config, state)
+    tokenizer = _tokenizer(config, path, head)
+    weights = _feature_weights(features, state)
+    weights |= encoder_weights(state, encoder, features.num_mels)
+    if head.kind == "ctc":
+        weights |= ctc_weights(state, head, encoder.width, "head.decoder_layers.0")
+    else:
+        weights |= transducer_weights(state, head, encoder.width, TRANSDUCER)
+    state.finish(IGNORED)
+    check_vocabulary(tokenizer, head, source)
+    spec = ModelSpec(
+        name=path.stem,
+        family="gigaam",
+        features=features,
+        encoder=encoder,
+        heads=(head,),
+        head=head,
+        max_segment_seconds=MAX_SEGMENT_SECONDS,
+        language="ru" if "".join(tokenizer.pieces) == ALPHABET else None,
+    )
+    return Checkpoint(spec, tokenizer, weights)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """The pickled dict; omegaconf's containers and nodes become plain dicts and lists."""
+    omegaconf = import_extra("omegaconf", "torch")
+    from transduce.nn.loading import load_pickled
+
+    with path.open("rb") as file:
+        content = load_pickled(file, str(path), _allowed(omegaconf))
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+        raise UnsupportedModelError(f"{path}: holds no state_dict; it is not a GigaAM checkpoint")
+    return {key: _plain(value, omegaconf) for key, value in content.items()}
+
+
+def _allowed(omegaconf: Any) -> list[Any]:
+    """What GigaAM's configs are pickled as, and nothing else."""
+    nodes = ("AnyNode", "StringNode", "IntegerNode", "FloatNode", "BooleanNode", "BytesNode", "PathNode")
+    return [
+        *(omegaconf.DictConfig, omegaconf.ListConfig),
+        *(getattr(omegaconf.base, name) for name in ("ContainerMetadata", "Metadata")),
+        *(getattr(omegaconf.nodes, name) for name in nodes),
+        *(typing.Any, collections.defaultdict, dict, list, int, float, str, bool),
+    ]
+
+
+def _plain(value: Any, omegaconf: Any) -> Any:
+    """Containers as plain ones, interpolations left as they are written (resolving could run things)."""
+    if isinstance(value, (omegaconf.DictConfig, omegaconf.ListConfig)):
+        return omegaconf.OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, dict):
+        return {key: _plain(item, omegaconf) for key, item in value.items()}
+    return value
+
+
+def _arrays(content: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The model's part of the state dict, without the prefix that a trainer's wrapper adds."""
+    arrays = {key: array for key, array in content["state_dict"].items() if hasattr(array, "shape")}
+    marker = "encoder.layers.0.norm_out.weight"
+    prefix = next((key.removesuffix(marker) for key in arrays if key.endswith(marker)), None)
+    if prefix is None:
+        raise UnsupportedModelError(f"{source}: has no Conformer encoder; it is not a GigaAM checkpoint")
+    own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+    return {key: array for key, array in own.items() if key.startswith(OURS)}
+
+
+def _config(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The config: in the file, in its hyper-parameters, or in the base checkpoint beside it."""
+    if isinstance(content.get("cfg"), Mapping):
+        return cast(Mapping[str, Any], content["cfg"])
+    settings = content.get("hyper_parameters")
+    if not isinstance(settings, Mapping):
+        raise UnsupportedModelError(f"{path}: has neither cfg nor hyper_parameters; not a GigaAM checkpoint")
+    if isinstance(settings.get("cfg"), Mapping):
+        return cast(Mapping[str, Any], settings["cfg"])
+    name = str(settings.get("model_name", ""))
+    base = path.parent / f"{PurePath(name).name}.ckpt"
+    if name and base.is_file() and base.resolve() != path.resolve():
+        cfg = _read(base).get("cfg")
+        if isinstance(cfg, Mapping):
+            return {**cfg, "model_name": name}
+    return {"model_name": name}
+
+
+def _feature_spec(front: Mapping[str, Any], state: StateDict) -> FeatureSpec:
+    """v1 and v2: windows of 25 ms, centred; v3: 20 ms, not centred. Sizes are the buffers' where given."""
+    rate = int(front.get("sample_rate", 16000))
+    buffer = f"{FEATURIZER}.spectrogram.window"
+    stored = state.shape(buffer)[0] if buffer in state else rate // 40
+    window_samples = int(front.get("win_length") or stored)
+    fft_size = int(front.get("n_fft") or window_samples)
+    is_centred = bool(front.get("center", window_samples != rate // 50))
+    require(window_samples <= fft_size, state.source, f"win_length {window_samples} over n_fft {fft_size}")
+    return FeatureSpec(
+        sample_rate=rate,
+        num_mels=int(front.get("features", 64)),
+        window_samples=window_samples,
+        hop_samples=int(front.get("hop_length") or rate // 100),
+        fft_size=fft_size,
+        padding="reflect" if is_centred else "none",
+        num_frames_rule="floor_plus_one" if is_centred else "whole_windows",
+        preemphasis=0.0,
+        log="clamp",
+        normalize="none",
+        mel_scale="htk",
+        periodic_window=True,
+    )
+
+
+def _feature_weights(spec: FeatureSpec, state: StateDict) -> dict[str, FloatArray]:
+    """The checkpoint's buffers (v3's are rounded to bf16), computed where it has none."""
+    window, filterbank = f"{FEATURIZER}.spectrogram.window", f"{FEATURIZER}.mel_scale.fb"
+    return {
+        "features.window": state.take(window, spec.window_samples)
+        if window in state
+        else hann_window(spec.window_samples, periodic=True),
+        "features.filterbank": state.take(filterbank, spec.fft_size // 2 + 1, spec.num_mels)
+        if filterbank in state
+        else mel_filterbank(spec),
+    }
+
+
+def _encoder_spec(encoder: Mapping[str, Any], state: StateDict) -> EncoderSpec:
+    first = "encoder.layers.0"
+    width = state.shape(f"{first}.norm_out.weight")[0]
+    channels, *_, kernel = state.shape("encoder.pre_encode.conv.0.weight")
+    is_1d = len(state.shape("encoder.pre_encode.conv.0.weight")) == 3
+    is_relative = f"{first}.self_attn.pos_bias_u" in state
+    attention = encoder.get("self_attention_model", "rel_pos" if is_relative else "rotary")
+    require(attention in ("rel_pos", "rotary"), state.source, f"encoder.self_attention_model = {attention!r}")
+    return EncoderSpec(
+        num_layers=state.count(r"encoder\.layers\.(\d+)\."),
+        width=width,
+        num_heads=_num_heads(encoder, width, state.source),
+        feed_forward_width=state.shape(f"{first}.feed_forward1.linear1.weight")[0],
+        conv_kernel=state.shape(f"{first}.conv.depthwise_conv.weight")[-1],
+        conv_norm="batch_norm" if f"{first}.conv.batch_norm.running_mean" in state else "layer_norm",
+        subsampling="conv1d" if is_1d else "striding",
+        subsampling_factor=int(encoder.get("subsampling_factor", 4)),
+        subsampling_channels=channels,
+        subsampling_kernel=kernel,
+        attention=attention,
+        rotary_base=float(encoder.get("pos_emb_max_len", POSITION_BASE)),
+        bias=True,
+        xscaling=False,
+    )
+
+
+def _num_heads(encoder: Mapping[str, Any], width: int, source: str) -> int:
+    """The one size that no shape tells; a fine-tuned file without its config has a released width."""
+    heads = encoder.get("n_heads")
+    if heads is None and width != RELEASED_WIDTH:
+        raise CheckpointError(
+            f"{source}: a fine-tuned checkpoint without its config; put the checkpoint that it was trained "
+            "from beside it, under its model name (v2_rnnt.ckpt, say)"
+        )
+    return int(heads or RELEASED_HEADS)
+
+
+def _head_spec(config: Mapping[str, Any], state: StateDict) -> HeadSpec:
+    if "head.decoder_layers.0.weight" in state:
+        num_classes = state.shape("head.decoder_layers.0.weight")[0]
+        return HeadSpec("ctc", num_classes, blank=num_classes - 1)
+    if f"{TRANSDUCER.embed}.weight" in state:
+        num_classes = state.shape(f"{TRANSDUCER.embed}.weight")[0]
+        return HeadSpec("rnnt", num_classes, blank=num_classes - 1, max_symbols=MAX_SYMBOLS)
+    name = config.get("model_name") or config.get("model_class") or "this checkpoint"
+    raise UnsupportedModelError(f"{state.source}: {name} has no RNN-T or CTC head; it does not write text")
+
+
+def _tokenizer(config: Mapping[str, Any], path: Path, head: HeadSpec) -> Tokenizer:
+    """The config's characters, or the SentencePiece file that lies beside the checkpoint."""
+    decoding = config.get("decoding") or {}
+    characters = decoding.get("vocabulary")
+    if characters:
+        return Tokenizer.from_characters([str(character) for character in characters], str(path))
+    names = [f"{path.stem}_tokenizer.model"]
+    names += (
+        [f"{PurePath(str(config['model_name'])).name}_tokenizer.model"] if config.get("model_name") else []
+    )
+    names += [PurePath(str(decoding["model_path"])).name] if decoding.get("model_path") else []
+    found = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+    if found is not None:
+        return Tokenizer.from_sentencepiece(found.read_bytes(), str(found))
+    if head.num_classes == len(ALPHABET) + 1:
+        return Tokenizer.from_characters(list(ALPHABET), str(path))
+    raise CheckpointError(f"{path}: its tokenizer is missing; put {names[-1]} beside it")

@@ -1,0 +1,127 @@
+"""The torch backend: features, encoder and decoding of a batch on a CPU or a CUDA device.
+
+In: a ModelSpec and its weights. Out: a Backend. Features and everything after the encoder are fp32;
+only the encoder runs in the precision asked for. It knows no files, no text and no seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduce.errors import DeviceError, ResourceError
+from transduce.nn import lanes
+from transduce.nn.encoder import Encoder
+from transduce.nn.features import LogMel
+from transduce.nn.transducer import TransducerHead
+from transduce.types import FloatArray, Hypothesis, ModelSpec, TransducerWeights, Weights
+
+__all__ = ["TorchBackend"]
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class TorchBackend:
+    """A model on one device; `recognize` may be called from several threads."""
+
+    def __init__(
+        self, spec: ModelSpec, weights: Weights, *, device: str = "auto", precision: str = "fp32"
+    ) -> None:
+        """Raises DeviceError for a device or precision that is not there."""
+        self.spec = spec
+        self.device = _device(device)
+        self.precision = _precision(precision, self.device)
+        self.features = _loaded(LogMel, weights, "features.", spec.features).to(self.device)
+        self.encoder = _loaded(Encoder, weights, "encoder.", spec.encoder, spec.features.num_mels).to(
+            self.device, PRECISIONS[self.precision]
+        )
+        if spec.head.kind == "ctc":
+            self.ctc = [
+                torch.from_numpy(weights[f"ctc.{name}"]).to(self.device) for name in ("weight", "bias")
+            ]
+        else:
+            transducer = TransducerWeights.of(weights, spec.head)
+            self.head = TransducerHead.from_weights(transducer, spec.head, self.device)
+
+    def recognize(self, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
+        """Decode waveforms `[n]` as one batch, in order. Raises ResourceError out of memory."""
+        lengths = [len(waveform) for waveform in waveforms]
+        padded = np.zeros((len(waveforms), max(lengths, default=0)), np.float32)
+        for row, waveform in zip(padded, waveforms, strict=True):
+            row[: len(waveform)] = waveform
+        try:
+            encoded, frame_lengths = self.encode(padded, lengths)
+            return self.decode(encoded, frame_lengths)
+        except torch.OutOfMemoryError as error:
+            seconds = padded.size / self.spec.features.sample_rate
+            raise ResourceError(
+                f"{self.device} ran out of memory on a batch of {len(waveforms)} items, {seconds:.0f} s "
+                "with padding; use smaller batches or shorter segments"
+            ) from error
+
+    @torch.inference_mode()
+    def encode(self, padded: FloatArray, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Encoder frames `[B, T, D]` and their lengths; what lies behind a row's length is not read."""
+        waveforms = torch.from_numpy(padded).to(self.device)
+        sample_lengths = torch.tensor(lengths, dtype=torch.int64, device=self.device)
+        num_frames = [self.spec.features.num_frames(length) for length in lengths]
+        frame_lengths = torch.tensor(num_frames, dtype=torch.int64, device=self.device)
+        features = self.features(waveforms, sample_lengths, frame_lengths)
+        if features.shape[1] == 0:
+            return features.new_zeros(len(lengths), 0, self.spec.encoder.width), frame_lengths
+        encoded: tuple[Tensor, Tensor] = self.encoder(features, frame_lengths)
+        return encoded
+
+    @torch.inference_mode()
+    def decode(self, encoded: Tensor, lengths: Tensor) -> list[Hypothesis]:
+        """Labels of encoder frames `[B, T, D]` by the spec's head."""
+        if self.spec.head.kind == "ctc":
+            logits = torch.nn.functional.linear(encoded, *self.ctc)
+            return lanes.ctc_decode(logits, lengths, self.spec.head.blank)
+        return lanes.decode(encoded, lengths, self.head)
+
+    def describe(self) -> Mapping[str, str]:
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        return {"engine": f"torch {torch.__version__}", "device": device, "precision": self.precision}
+
+    def close(self) -> None:
+        """Drop the weights; the memory is free once nobody else holds the backend."""
+        for name in ("features", "encoder", "ctc", "head"):
+            self.__dict__.pop(name, None)
+
+
+def _loaded(kind: type, weights: Weights, prefix: str, *arguments: object) -> torch.nn.Module:
+    """A module of `kind` on the weights under `prefix`, which are shared, not copied."""
+    with torch.device("meta"):
+        module: torch.nn.Module = kind(*arguments)
+    own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+    module.load_state_dict({key: torch.from_numpy(value) for key, value in own.items()}, assign=True)
+    return module.eval().requires_grad_(False)
+
+
+def _device(name: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()):
+        raise DeviceError(f"unknown device {name!r}: use auto, cpu, cuda or cuda:N")
+    if not available:
+        raise DeviceError(
+            f"device {name!r} was asked for, but torch {torch.__version__} sees no CUDA GPU here; "
+            "use --device cpu, or install a CUDA build of torch and a driver"
+        )
+    if int(index or 0) >= torch.cuda.device_count():
+        raise DeviceError(f"device {name!r} was asked for, but there are {torch.cuda.device_count()} GPUs")
+    return torch.device(kind, int(index or 0))
+
+
+def _precision(name: str, device: torch.device) -> str:
+    if name == "auto":
+        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    if name not in PRECISIONS:
+        raise DeviceError(f"precision {name!r} is not one of torch's: use {', '.join(PRECISIONS)} or auto")
+    return name
