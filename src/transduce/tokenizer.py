@@ -113,6 +113,11 @@ class Tokenizer:
         """How many pieces there are."""
         return len(self.pieces)
 
+    @property
+    def space_opens_word(self) -> bool:
+        """Whether a lone "▁" is the first piece of a word, or a separator as in character sets."""
+        return any(piece.startswith(_SPACE) and len(piece) > 1 for piece in self.pieces)
+
     def adds_nothing(self, piece_id: int) -> bool:
         """Whether the piece never adds a character: a control symbol or a listed blank."""
         return not self.inner_texts[piece_id] and piece_id not in self.byte_values
