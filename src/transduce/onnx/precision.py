@@ -1,0 +1,75 @@
+"""How the encoder multiplies by its weights: fp32, fp16, or int8 products between fp32 values.
+
+Everything outside the encoder is fp32 at every precision: logits decide, and coarse ones tie.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from transduce.errors import DeviceError
+from transduce.onnx.builder import FLOAT, FLOAT16, UINT8, Graph, Value
+from transduce.types import FloatArray
+
+__all__ = ["Precision", "PrecisionName", "precision_named"]
+
+PrecisionName: TypeAlias = Literal["fp32", "fp16", "int8"]
+
+_SMALLEST_SCALE = 1e-20
+"""Keeps a row of zeros from being divided by zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The element type of the encoder's values, and how it multiplies by weights."""
+
+    name: PrecisionName
+    element: int
+    dtype: type[np.floating]
+
+    def matmul(self, graph: Graph, x: Value, weight: FloatArray, name: str) -> Value:
+        """`x [..., K] @ weight.T`, weight `[N, K]`."""
+        if self.name == "int8":
+            return _int8_matmul(graph, x, weight, name)
+        return graph.op("MatMul", x, graph.weight(weight.T.astype(self.dtype, copy=False), name))
+
+    def enter(self, graph: Graph, x: Value) -> Value:
+        """An fp32 value as one of the encoder's."""
+        return x if self.element == FLOAT else graph.cast(x, self.element)
+
+    def leave(self, graph: Graph, x: Value) -> Value:
+        """A value of the encoder's as fp32."""
+        return x if self.element == FLOAT else graph.cast(x, FLOAT)
+
+
+def precision_named(name: str) -> Precision:
+    """The precision of that name; DeviceError for one that ONNX graphs do not have."""
+    if name not in _PRECISIONS:
+        raise DeviceError(f"precision {name!r} is not one of an ONNX graph's: use {', '.join(_PRECISIONS)}")
+    return _PRECISIONS[name]
+
+
+_PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision("fp32", FLOAT, np.float32),
+    "fp16": Precision("fp16", FLOAT16, np.float16),
+    "int8": Precision("int8", FLOAT, np.float32),
+}
+
+
+def _int8_matmul(graph: Graph, x: Value, weight: FloatArray, name: str) -> Value:
+    """Activations scaled row by row, weights output by output.
+
+    A scale for each row, not one for the whole tensor as `DynamicQuantizeLinear` has it, keeps an
+    utterance independent of its batch. Unsigned by signed is what onnxruntime has fast kernels for.
+    """
+    scales = np.maximum(np.abs(weight).max(axis=1), _SMALLEST_SCALE) / 127  # [N]
+    quantized = np.round(weight / scales[:, None]).astype(np.int8).T
+    peak = graph.reduce("ReduceMax", graph.op("Abs", x), -1, keepdims=True)
+    scale = graph.op("Max", graph.op("Mul", peak, graph.number(1 / 127)), graph.number(_SMALLEST_SCALE))
+    shifted = graph.op("Add", graph.op("Div", x, scale), graph.number(128.0))
+    rows = graph.cast(graph.op("Round", shifted), UINT8)
+    zero = graph.constant(np.array(128, np.uint8), "zero")
+    product = graph.op("MatMulInteger", rows, graph.weight(quantized, name), zero)
+    product = graph.op("Mul", graph.cast(product, FLOAT), scale)
+    return graph.op("Mul", product, graph.weight(scales.astype(np.float32), f"{name}.scales"))
