@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from transduce.types import FeatureSpec, FloatArray
 
-__all__ = ["extend", "hann_window", "log_mel", "mel_filterbank", "mel_power", "reflected_index"]
+__all__ = ["centred", "extend", "hann_window", "log_mel", "mel_filterbank", "mel_power", "reflected_index"]
 
 Float64Array = npt.NDArray[np.float64]
 

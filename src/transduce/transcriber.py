@@ -27,7 +27,7 @@ from transduce.tokenizer import Tokenizer
 from transduce.transcript import Transcript
 from transduce.types import Backend, FloatArray, HeadSpec, Hypothesis, ModelSpec
 
-__all__ = ["BUNDLED", "Cut", "Model", "load_model"]
+__all__ = ["BUNDLED", "WHOLE", "Cut", "Model", "load_model"]
 
 BUNDLED = {"demo": "demo/hybrid.nemo"}
 """Models that ship with the package, by name."""
@@ -48,6 +48,10 @@ class Cut:
     """Audio track of a container; None: its default one."""
     start_seconds: float = 0.0
     end_seconds: float | None = None
+
+
+WHOLE = Cut()
+"""All of it, channels mixed."""
 
 
 def load_model(
@@ -71,6 +75,8 @@ def load_model(
 
     checkpoint = checkpoints.load(_locate(name_or_path))
     spec = replace(checkpoint.spec, head=_choose_head(checkpoint.spec, head))
+    if str(name_or_path) in BUNDLED:
+        spec = replace(spec, name=str(name_or_path))
     engine = TorchBackend(spec, checkpoint.weights, device=device, precision=precision)
     return Model(engine, checkpoint.tokenizer)
 
@@ -141,12 +147,16 @@ class Model:
         cut = Cut(sample_rate, channel, track, start, end)
         return self._finish([self._read(source, cut)])[0].result()
 
-    def transcribe_channels(
-        self, source: AudioSource, *, sample_rate: int | None = None, track: int | None = None
-    ) -> list[Transcript]:
-        """Transcribe every channel of a recording on its own, in their order."""
-        rate = self.spec.features.sample_rate
-        channels = audio.load_channels(source, rate=rate, sample_rate=sample_rate, track=track)
+    def transcribe_channels(self, source: AudioSource, cut: Cut = WHOLE) -> list[Transcript]:
+        """Transcribe every channel of a recording on its own, in their order; `cut.channel` is not read."""
+        channels = audio.load_channels(
+            source,
+            rate=self.spec.features.sample_rate,
+            sample_rate=cut.sample_rate,
+            track=cut.track,
+            start_seconds=cut.start_seconds,
+            end_seconds=cut.end_seconds,
+        )
         jobs = self._finish([self._plan(audio.describe_source(source), channel) for channel in channels])
         return [job.result() for job in jobs]
 
@@ -161,7 +171,7 @@ class Model:
         return results
 
     def transcribe_many(
-        self, sources: Iterable[AudioSource], cut: Cut = Cut()
+        self, sources: Iterable[AudioSource], cut: Cut = WHOLE
     ) -> Iterator[Transcript | TransduceError]:
         """The same, lazily and in order: a few batches' worth of audio is read at a time."""
         pool: list[_Job] = []

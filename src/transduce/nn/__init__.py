@@ -1,0 +1,1 @@
+"""The torch engine: the only part of the package that imports torch."""

@@ -17,7 +17,7 @@ from transduce.nn.features import LogMel
 from transduce.nn.transducer import TransducerHead
 from transduce.types import FloatArray, Hypothesis, ModelSpec, TransducerWeights, Weights
 
-__all__ = ["TorchBackend"]
+__all__ = ["TorchBackend", "cuda_devices"]
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -98,6 +98,14 @@ def _loaded(kind: type, weights: Weights, prefix: str, *arguments: object) -> to
     own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
     module.load_state_dict({key: torch.from_numpy(value) for key, value in own.items()}, assign=True)
     return module.eval().requires_grad_(False)
+
+
+def cuda_devices() -> str:
+    """The GPUs that torch can use here, or why there are none."""
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        return f"none: {'no driver or GPU' if built else 'torch is a CPU build'} (torch {torch.__version__})"
+    return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
 
 
 def _device(name: str) -> torch.device:

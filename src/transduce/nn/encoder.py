@@ -16,7 +16,20 @@ from torch.nn import functional as F
 from transduce.nn.features import valid
 from transduce.types import EncoderSpec
 
-__all__ = ["Encoder", "relative_positions", "rotary_angles", "rotate"]
+__all__ = [
+    "Attention",
+    "Convolution",
+    "Encoder",
+    "FeedForward",
+    "Layer",
+    "RelativeAttention",
+    "RotaryAttention",
+    "Subsampling",
+    "relative_positions",
+    "rotary_angles",
+    "rotate",
+    "shift",
+]
 
 MASKED = -10000.0
 """Added to the scores of padding: exp() of it is 0 in any precision, and it is finite in fp16."""
