@@ -29,7 +29,7 @@ LAYERS = (
     {"transcript", "words"},
     {"nn", "onnx"},
     {"checkpoints"},
-    {"transcriber"},
+    {"outputs", "transcriber"},
     {"bench", "doctor", "evaluate", "server", "triton"},
     {"cli"},
     {"transduce", "__main__"},

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -24,7 +25,7 @@ from transduce.errors import TransduceError
 from transduce.transcriber import Cut, Model, load_model
 from transduce.transcript import Transcript
 
-__all__ = ["app", "main"]
+__all__ = ["app", "doctor", "info", "main", "transcribe"]
 
 FAILED, UNUSABLE, INTERRUPTED = 1, 3, 130
 """Exit codes; 2, a usage error, is typer's."""
@@ -77,9 +78,7 @@ def _root(
     ] = False,
 ) -> None:
     if version:
-        from transduce import __version__
-
-        typer.echo(f"transduce {__version__}")
+        typer.echo(f"transduce {package_version('transduce')}")
         raise typer.Exit
 
 
