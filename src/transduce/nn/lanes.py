@@ -19,10 +19,22 @@ import torch
 from torch import Tensor
 
 from transduce.nn.labels import Entries, checked, ctc_decode, split
-from transduce.nn.step import LOG_STEPS, Found, Head, Lanes, advance, look, refill
+from transduce.nn.step import Found, Head, Lanes, advance, look, refill, step, unfinished
 from transduce.types import HeadSpec, Hypothesis, IntArray
 
-__all__ = ["Driver", "ctc_decode", "decode", "default_window", "eager", "exact", "load", "run"]
+__all__ = [
+    "Driver",
+    "Stream",
+    "ctc_decode",
+    "decode",
+    "decode_in",
+    "default_window",
+    "eager",
+    "exact",
+    "load",
+    "run",
+    "stepwise",
+]
 
 Driver = Callable[[Lanes], None]
 """Repeats `step` until no lane has work or the log is full."""
@@ -49,8 +61,13 @@ def decode(
     window = window or default_window(head.spec)
     with exact(head.device):
         buffers = Lanes.allocate(head, num_lanes, window, num * num_frames, max(0, num - num_lanes))
-        load(buffers, encoded, ends)
-        return split(run(buffers, driver or eager), num, num_frames)
+        return decode_in(buffers, driver or eager, encoded, ends)
+
+
+def decode_in(lanes: Lanes, driver: Driver, encoded: Tensor, lengths: IntArray) -> list[Hypothesis]:
+    """Decode a checked batch in lanes that have room for it."""
+    load(lanes, encoded, lengths)
+    return split(run(lanes, driver), len(encoded), encoded.shape[1])
 
 
 @contextmanager
@@ -67,13 +84,12 @@ def default_window(spec: HeadSpec) -> int:
 
 def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:
     """Project a batch into the frames, seat the longest utterances and queue the others, longest first."""
-    num, num_frames = encoded.shape[:2]
-    lanes.head.project(encoded.reshape(num * num_frames, -1), out=lanes.frames[: num * num_frames])
+    project(lanes, encoded)
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
-    places = torch.from_numpy(np.stack((order * num_frames, order * num_frames + lengths[order])))
-    num_lanes = len(lanes.row)
-    seated, waiting = places[:, :num_lanes], places[:, num_lanes:]
+    first = order * encoded.shape[1]
+    places = torch.from_numpy(np.stack((first, first + lengths[order])))
+    seated, waiting = places[:, : len(lanes.row)], places[:, len(lanes.row) :]
     _fill(lanes.row, lanes.end, seated)
     _fill(lanes.queue.row, lanes.queue.end, waiting)
     lanes.queue.size.fill_(waiting.shape[1])
@@ -81,6 +97,12 @@ def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:
     lanes.count.zero_()
     for values, start in zip(lanes.state, lanes.head.start, strict=True):
         values.copy_(start)
+
+
+def project(lanes: Lanes, encoded: Tensor) -> None:
+    """Write the joint's share of all frames `[B, T, D]` to the first B * T rows."""
+    num_rows = encoded.shape[0] * encoded.shape[1]
+    lanes.head.project(encoded.reshape(num_rows, -1), out=lanes.frames[:num_rows])
 
 
 def _fill(row: Tensor, end: Tensor, places: Tensor) -> None:
@@ -105,23 +127,29 @@ def run(lanes: Lanes, driver: Driver) -> Entries:
 
 def _drain(lanes: Lanes) -> tuple[Entries, bool]:
     """The labels in the log `[4, U]`, and whether any lane has more to do: one copy to the host."""
-    status = lanes.log[:, LOG_STEPS]
+    status = lanes.log[:, lanes.log_steps]
     status[0].copy_(lanes.row < lanes.end)
     status[1].copy_(lanes.queue.size - lanes.queue.cursor)
     status[2].copy_(lanes.num_steps)
     log = lanes.log.cpu().numpy()
-    busy, waiting, num_steps, _ = log[:, LOG_STEPS]
+    busy, waiting, num_steps, _ = log[:, lanes.log_steps]
     entries = log[:, : int(num_steps[0])].reshape(4, -1)
     return entries[:, entries[0] >= 0], bool(busy.any() or waiting[0] > 0)
 
 
-# The driver of the CPU
+# Drivers: how the step is repeated without a graph
+
+
+def stepwise(lanes: Lanes) -> None:
+    """The plainest driver: one look at the host a step. Graphs repeat the same step without it."""
+    while bool(unfinished(lanes)):
+        step(lanes)
 
 
 def eager(lanes: Lanes) -> None:
-    """Repeat the step where a look at a value is free: idle lanes and still predictors cost nothing."""
+    """The driver of the CPU, where looks are free: idle lanes and still predictors cost nothing."""
     active = lanes
-    for _ in range(LOG_STEPS):
+    for _ in range(lanes.log_steps):
         active = _without_idle(active)
         if not len(active.row):
             return
@@ -131,18 +159,20 @@ def eager(lanes: Lanes) -> None:
 
 
 def _without_idle(lanes: Lanes) -> Lanes:
-    """Refill idle lanes; where nothing waits, move the busy ones to the front and keep only those."""
+    """Refill idle lanes; where nothing waits, move them behind the busy ones and leave them out."""
     busy = lanes.row < lanes.end
     if bool(busy.all()):
         return lanes
     if len(lanes.queue.row) and bool(lanes.queue.cursor < lanes.queue.size):
         refill(lanes)
         return _without_idle(lanes)
-    kept = busy.nonzero().squeeze(1)
-    for values in (lanes.row, lanes.end, lanes.count, *lanes.state):
-        values[: len(kept)] = values.index_select(0, kept)
-    lanes.row[len(kept) :] = lanes.end[len(kept) :]
-    return lanes.narrow(len(kept))
+    _reorder(lanes, busy.logical_not().argsort(stable=True))
+    return lanes.narrow(int(busy.sum()))
+
+
+def _reorder(lanes: Lanes, order: Tensor) -> None:
+    for values in lanes.per_lane:
+        values.copy_(values.index_select(0, order))
 
 
 def _predict_emitted(lanes: Lanes, found: Found) -> None:
@@ -154,3 +184,69 @@ def _predict_emitted(lanes: Lanes, found: Found) -> None:
     new = lanes.head.predict(found.label.index_select(0, emitted), state)
     for values, rows in zip(lanes.state, new, strict=True):
         values.index_copy_(0, emitted, rows)
+
+
+# Utterances that arrive in pieces
+
+
+class Stream:
+    """Decodes several utterances chunk by chunk, with the labels that one pass over each would give.
+
+    Between chunks a lane keeps its predictor's state and, for TDT, how far its last jump went past the
+    chunk. Frames count from the start of the utterance.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        num_streams: int,
+        chunk_frames: int,
+        *,
+        window: int | None = None,
+        driver: Driver | None = None,
+    ) -> None:
+        """Room for `num_streams` utterances and chunks of up to `chunk_frames`, whatever their sum."""
+        self._driver = driver or eager
+        self._chunk_frames = chunk_frames
+        self._decoded_frames = np.zeros(num_streams, np.int64)
+        with exact(head.device):
+            window = window or default_window(head.spec)
+            self._lanes = Lanes.allocate(head, num_streams, window, num_streams * chunk_frames, 0)
+
+    def push(self, encoded: Tensor, lengths: Tensor) -> list[Hypothesis]:
+        """Decode the next chunk `[N, T, D]`, `lengths` `[N]` of it valid: the labels that it adds.
+
+        Raises ValueError where shapes, lengths or the chunk's size do not fit.
+        """
+        ends = checked(encoded, lengths)
+        num, num_frames = encoded.shape[:2]
+        if num != len(self._decoded_frames) or num_frames > self._chunk_frames:
+            limit = (len(self._decoded_frames), self._chunk_frames)
+            raise ValueError(
+                f"a chunk must be {limit[0]} streams of at most {limit[1]} frames, not {num} of {num_frames}"
+            )
+        with exact(self._lanes.head.device):
+            self._begin(encoded, ends)
+            entries = run(self._lanes, self._driver)
+            _reorder(self._lanes, self._lanes.seat.argsort())
+        hypotheses = split(entries, num, num_frames, self._decoded_frames)
+        self._decoded_frames += ends
+        return hypotheses
+
+    def restart(self, stream: int) -> None:
+        """Forget one stream: its next chunk begins a new utterance."""
+        lanes = self._lanes
+        self._decoded_frames[stream] = 0
+        with exact(lanes.head.device):
+            lanes.row[stream] = lanes.end[stream]
+            for values, start in zip(lanes.state, lanes.head.start, strict=True):
+                values[stream].copy_(start[0])
+
+    def _begin(self, encoded: Tensor, lengths: IntArray) -> None:
+        """Put the lanes on the chunk's frames, as far in as their last jump went past the one before."""
+        lanes = self._lanes
+        project(lanes, encoded)
+        overshoot = lanes.row - lanes.end
+        first = lanes.seat * encoded.shape[1]
+        lanes.row.copy_(first + overshoot)
+        lanes.end.copy_(first + torch.from_numpy(lengths).to(first.device))

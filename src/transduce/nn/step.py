@@ -13,7 +13,19 @@ from torch import Tensor
 
 from transduce.types import HeadSpec
 
-__all__ = ["LOG_STEPS", "Found", "Head", "Lanes", "Queue", "State", "advance", "look", "refill", "step"]
+__all__ = [
+    "LOG_STEPS",
+    "Found",
+    "Head",
+    "Lanes",
+    "Queue",
+    "State",
+    "advance",
+    "look",
+    "refill",
+    "step",
+    "unfinished",
+]
 
 State = tuple[Tensor, ...]
 """What a predictor remembers: tensors with one row a lane."""
@@ -83,6 +95,7 @@ class Lanes:
     row: Tensor  # int64 [N]; at or past `end`: nothing to do
     end: Tensor  # int64 [N], row past the utterance
     count: Tensor  # int64 [N], labels since time last moved
+    seat: Tensor  # int64 [N], 0 .. N - 1: which lane this was before drivers moved lanes about
     state: State  # [N, ...] each
     log: Tensor  # float64 [4, LOG_STEPS + 1, N]: label, row, duration, log-probability of every step
     num_steps: Tensor  # int64 [1], rows of the log that are written
@@ -111,6 +124,7 @@ class Lanes:
             row=zeros(num_lanes),
             end=zeros(num_lanes),
             count=zeros(num_lanes),
+            seat=torch.arange(num_lanes, device=device),
             state=tuple(start.repeat_interleave(num_lanes, dim=0) for start in head.start),
             log=zeros(4, LOG_STEPS + 1, num_lanes, dtype=torch.float64),
             num_steps=zeros(1),
@@ -120,6 +134,16 @@ class Lanes:
             jumps=torch.tensor(head.spec.durations, device=device),
         )
 
+    @property
+    def log_steps(self) -> int:
+        """How many steps the log holds; its last row is the status that goes to the host with it."""
+        return self.log.shape[1] - 1
+
+    @property
+    def per_lane(self) -> tuple[Tensor, ...]:
+        """What belongs to a lane and moves with it."""
+        return (self.row, self.end, self.count, self.seat, *self.state)
+
     def narrow(self, num_lanes: int) -> "Lanes":
         """The first lanes alone, as views."""
         n = num_lanes
@@ -128,6 +152,7 @@ class Lanes:
             row=self.row[:n],
             end=self.end[:n],
             count=self.count[:n],
+            seat=self.seat[:n],
             state=tuple(values[:n] for values in self.state),
             log=self.log[:, :, :n],
             landing=self.landing[:n],
@@ -247,6 +272,12 @@ def refill(lanes: Lanes) -> None:
     queue.cursor.add_(taken.sum())
 
 
+def unfinished(lanes: Lanes, spare_steps: int = 1) -> Tensor:
+    """Whether steps have work to do, and the log room for `spare_steps` more: a bool `[]`."""
+    work = (lanes.row < lanes.end).any() | (lanes.queue.cursor < lanes.queue.size).any()
+    return work & (lanes.num_steps <= lanes.log_steps - spare_steps).any()
+
+
 def _assign(values: Tensor, where: Tensor, new: Tensor) -> None:
     """Set the rows of `values` `[N, ...]` that `where` `[N]` marks; `new` broadcasts."""
-    values.copy_(torch.where(where.view(-1, *(1,) * (values.dim() - 1)), new, values))
+    torch.where(where.view(-1, *(1,) * (values.dim() - 1)), new, values, out=values)
