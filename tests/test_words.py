@@ -6,7 +6,7 @@ word times), or are invariants that hold for any hypothesis.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import data, golden, num_cases, param, utterances
 
 from transduce.tokenizer import Tokenizer
-from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, Hypothesis, ModelSpec
+from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, Hypothesis, ModelSpec, Segment, Word
 from transduce.words import Assembled, SegmentRules, assemble
 
 FRAME = 0.08
@@ -259,7 +259,7 @@ def test_marks_go_with_words_and_the_words_are_the_text(text: str, words: list[s
 
 def test_no_word_reaches_over_a_break() -> None:
     tokenizer = Tokenizer.from_characters([" ", "a", "b"], "characters")
-    arguments = {"spec": spec(), "tokenizer": tokenizer, "duration_seconds": 99.0}
+    arguments: dict[str, Any] = {"spec": spec(), "tokenizer": tokenizer, "duration_seconds": 99.0}
     ids, frames = [1, 2, 2, 1], [0, 1, 50, 51]
     assert assemble(hypothesis_of(ids, frames), **arguments).text == "abba"
     result = assemble(hypothesis_of(ids, frames), breaks_frames=[50], **arguments)
@@ -355,7 +355,7 @@ def test_invariants(
     result = assemble(
         hypothesis_of(
             ids,
-            np.cumsum([step[1] for step in steps], dtype=np.int64),
+            list(accumulate(step[1] for step in steps)),
             [step[2] for step in steps],
             [step[3] for step in steps],
         ),
@@ -366,7 +366,7 @@ def test_invariants(
         breaks_frames=breaks_frames,
     )
     end_seconds = offset_seconds + duration_seconds
-    for rows in (result.words, result.segments):
+    for rows in (list[Word | Segment](result.words), list[Word | Segment](result.segments)):
         for row in rows:
             assert offset_seconds <= row.start <= row.end <= end_seconds
             assert type(row.start) is type(row.end) is type(row.confidence) is float
