@@ -102,7 +102,7 @@ def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:
 def project(lanes: Lanes, encoded: Tensor) -> None:
     """Write the joint's share of all frames `[B, T, D]` to the first B * T rows."""
     num_rows = encoded.shape[0] * encoded.shape[1]
-    lanes.head.project(encoded.reshape(num_rows, -1), out=lanes.frames[:num_rows])
+    lanes.head.project(encoded.reshape(num_rows, encoded.shape[2]), out=lanes.frames[:num_rows])
 
 
 def _fill(row: Tensor, end: Tensor, places: Tensor) -> None:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 State = tuple[Tensor, ...]
-"""What a predictor remembers: tensors with one row a lane."""
+"""Tensors with one row a lane: what the predictor gives the joint, then what it remembers."""
 
 LOG_STEPS = 512
 """Steps between two copies to the host: bounds the memory, not the length of an utterance."""
@@ -58,7 +58,7 @@ class Head(Protocol):
         """Write what the joint needs of encoder frames `[N, D]` to `out` `[N, J]`."""
         ...
 
-    def joint(self, windows: Tensor, state: State) -> Tensor:
+    def joint(self, windows: Tensor, predicted: Tensor) -> Tensor:
         """Token logits, then duration logits, `[N * W, C]`, of windows `[N, W, J]` (may be changed)."""
         ...
 
@@ -188,7 +188,7 @@ def step(lanes: Lanes) -> None:
 def look(lanes: Lanes) -> Found:
     """Score the next W frames of every lane and follow its blanks to the first label."""
     head, spec, window = lanes.head, lanes.head.spec, lanes.window
-    logits = head.joint(lanes.windows.index_select(0, lanes.row), lanes.state)  # [N * W, C]
+    logits = head.joint(lanes.windows.index_select(0, lanes.row), lanes.state[0])  # [N * W, C]
     tokens = logits[:, : spec.num_classes]
     durations = _durations(lanes, logits[:, spec.num_classes :])  # [N * W]
     jumps = durations.clamp(min=1) * _is_blank(tokens, spec.blank)

@@ -109,9 +109,9 @@ class TransducerHead:
         """Write the joint's share of encoder frames `[N, D]` of any float type to `out` `[N, J]`."""
         torch.addmm(self.enc_bias, encoded.to(self.dtype), self.enc_weight, out=out)
 
-    def joint(self, windows: Tensor, state: State) -> Tensor:
+    def joint(self, windows: Tensor, predicted: Tensor) -> Tensor:
         """Logits `[N * W, C]` of projected frames `[N, W, J]`, which are overwritten."""
-        windows += state[0].unsqueeze(1)
+        windows += predicted.unsqueeze(1)
         hidden = windows.relu_() if self.relu else windows.tanh_()
         return torch.addmm(self.out_bias, hidden.view(-1, self.joint_size), self.out_weight)
 
