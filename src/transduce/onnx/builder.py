@@ -5,7 +5,7 @@ is the name of a tensor, so building reads like the arithmetic it stands for. Wh
 opset 17 and later ones is hidden here. It knows no models.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, TypeAlias
@@ -35,6 +35,8 @@ class Graph:
     def __init__(self, opset: int, names: Iterator[int] | None = None) -> None:
         self.onnx = import_extra("onnx", "cpu")
         self.opset = opset
+        self.domains = {"": opset}
+        """Operator sets that the model imports, by name."""
         self.nodes: list[Any] = []
         self.weights: dict[str, npt.NDArray[Any]] = {}
         self.inputs: list[Any] = []
@@ -107,18 +109,14 @@ class Graph:
 
     # Operators
 
-    def op(self, kind: str, *inputs: Value, domain: str = "", **attributes: Attribute) -> Value:
+    def op(self, kind: str, *inputs: Value, **attributes: Attribute) -> Value:
         """Append an operator with one output and return it."""
-        return self.ops(kind, *inputs, num_outputs=1, domain=domain, **attributes)[0]
+        return self.ops(kind, *inputs, num_outputs=1, **attributes)[0]
 
-    def ops(
-        self, kind: str, *inputs: Value, num_outputs: int, domain: str = "", **attributes: Attribute
-    ) -> list[Value]:
+    def ops(self, kind: str, *inputs: Value, num_outputs: int, **attributes: Attribute) -> list[Value]:
         """Append an operator with several outputs."""
         outputs = [self.fresh(kind) for _ in range(num_outputs)]
-        node = self.onnx.helper.make_node(
-            kind, list(inputs), outputs, name=outputs[0], domain=domain, **attributes
-        )
+        node = self.onnx.helper.make_node(kind, list(inputs), outputs, name=outputs[0], **attributes)
         self.nodes.append(node)
         return outputs
 
@@ -178,19 +176,39 @@ class Graph:
 
     # Results
 
-    def proto(self, name: str) -> Any:
-        """The graph, its weights inside."""
-        tensors = [
-            self.onnx.numpy_helper.from_array(np.asarray(a, order="C"), n) for n, a in self.weights.items()
-        ]
+    @property
+    def num_bytes(self) -> int:
+        """Size of the weights, those of bodies left out."""
+        return sum(array.nbytes for array in self.weights.values())
+
+    def tensor(self, name: str, array: npt.NDArray[Any]) -> Any:
+        """A tensor that holds its values."""
+        return self.onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+
+    def tensor_apart(
+        self, name: str, array: npt.NDArray[Any], location: str = "apart", offset: int = 0
+    ) -> Any:
+        """A tensor whose values are in another file, or are handed to the session."""
+        tensor = self.onnx.TensorProto(
+            name=name,
+            dims=array.shape,
+            data_type=self.onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
+            data_location=self.onnx.TensorProto.EXTERNAL,
+        )
+        for key, value in (("location", location), ("offset", offset), ("length", array.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor
+
+    def proto(self, name: str, tensors: Sequence[Any] | None = None) -> Any:
+        """The graph; `tensors` stand for its weights where they are stored elsewhere."""
+        if tensors is None:
+            tensors = [self.tensor(key, array) for key, array in self.weights.items()]
         return self.onnx.helper.make_graph(self.nodes, name, self.inputs, self.outputs, tensors)
 
-    def model(self, name: str, domains: Sequence[str] = (), metadata: Mapping[str, str] | None = None) -> Any:
-        """A model of this graph, its weights inside; for small ones (protobuf ends at 2 GB)."""
-        helper = self.onnx.helper
-        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in domains)]
-        model = helper.make_model(
-            self.proto(name), opset_imports=opsets, producer_name="transduce", ir_version=8
+    def model(self, name: str, tensors: Sequence[Any] | None = None) -> Any:
+        """A model of this graph, which must be under 2 GB with what its tensors hold."""
+        opsets = [self.onnx.helper.make_opsetid(domain, version) for domain, version in self.domains.items()]
+        oldest = self.onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+        return self.onnx.helper.make_model(
+            self.proto(name, tensors), opset_imports=opsets, producer_name="transduce", ir_version=oldest
         )
-        helper.set_model_props(model, dict(metadata or {}))
-        return model

@@ -109,7 +109,7 @@ class _Step:
         return graph.op("Add", columns, graph.op("Mul", self.end, graph.integer(0)))
 
     def build(self, elements: Sequence[int]) -> Graph:
-        """States: at, number, the head's. Scans: label (blank: none), row, log-probability, duration (TDT)."""
+        """States: at, number, the head's. Scans: label (or blank), row, log-probability, duration (TDT)."""
         g = self.g
         g.add_input(g.fresh("iteration"), INT64, [])
         g.add_input(g.fresh("go_on"), BOOL, [])

@@ -9,13 +9,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from transduce.errors import DeviceError
-from transduce.onnx.builder import FLOAT, FLOAT16, UINT8, Graph, Value
+from transduce.onnx.builder import FLOAT, FLOAT16, INT32, UINT8, Graph, Value
+from transduce.onnx.session import Session
 from transduce.types import FloatArray
 
-__all__ = ["Precision", "PrecisionName", "precision_named"]
+__all__ = ["Precision", "PrecisionName", "int8_saturates", "precision_named"]
 
 PrecisionName: TypeAlias = Literal["fp32", "fp16", "int8"]
 
+_PROBE_OPSET = 17
 _SMALLEST_SCALE = 1e-20
 """Keeps a row of zeros from being divided by zero."""
 
@@ -73,3 +75,13 @@ def _int8_matmul(graph: Graph, x: Value, weight: FloatArray, name: str) -> Value
     product = graph.op("MatMulInteger", rows, graph.weight(quantized, name), zero)
     product = graph.op("Mul", graph.cast(product, FLOAT), scale)
     return graph.op("Mul", product, graph.weight(scales.astype(np.float32), f"{name}.scales"))
+
+
+def int8_saturates() -> bool:
+    """Whether this CPU's products of bytes overflow: those without VNNI add two of them in 16 bits."""
+    graph = Graph(_PROBE_OPSET)
+    rows = graph.constant(np.full((1, 64), 255, np.uint8))
+    columns = graph.constant(np.full((64, 16), 127, np.int8))
+    graph.add_output(graph.op("MatMulInteger", rows, columns), INT32, None, "product")
+    (product,) = Session.of_graph(graph, "int8 probe", threads=1).run(["product"], {})
+    return bool((product != 255 * 127 * 64).any())

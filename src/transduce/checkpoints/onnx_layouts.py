@@ -1,0 +1,346 @@
+"""Models in ONNX: the folders that `transduce export` writes, and those of other tools.
+
+In: a folder, or one `.onnx` file in it. Out: a backend and a tokenizer. Files are told apart by their
+names, models by what lies beside them:
+
+    GigaAM's own export     NAME.yaml, NAME_encoder|decoder|joint.onnx or NAME.onnx, NAME_tokenizer.model
+    onnx-asr, GigaAM        vN_rnnt_encoder|decoder|joint.onnx or vN_ctc.onnx, ..._vocab.txt
+    onnx-asr, NeMo          config.json, vocab.txt, encoder-model|decoder_joint-model.onnx or model.onnx
+    sherpa-onnx             tokens.txt, encoder|decoder|joiner.onnx or model.onnx, notes inside the encoder
+
+docs/onnx.md says what each leaves open and what is assumed then.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from transduce.errors import CheckpointError, UnsupportedModelError
+from transduce.features import hann_window, mel_filterbank
+from transduce.onnx import layout
+from transduce.onnx.backend import OnnxBackend
+from transduce.onnx.inline import Facts, Parts, facts
+from transduce.tokenizer import MAX_MODEL_BYTES, Tokenizer
+from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, ModelSpec, Weights
+
+__all__ = ["OnnxFiles", "describe", "find", "load"]
+
+BLANK = "<blk>"
+
+MAX_TEXT_BYTES = 16 << 20
+DEFAULT_MAX_SYMBOLS = 10
+"""As NeMo and GigaAM's torch path; GigaAM's ONNX path stops at 3 and so writes other text."""
+
+NEMO = FeatureSpec(
+    sample_rate=16000,
+    num_mels=80,
+    window_samples=400,
+    hop_samples=160,
+    fft_size=512,
+    padding="constant",
+    num_frames_rule="floor",
+    preemphasis=0.97,
+    log="add",
+    normalize="per_feature",
+    mel_scale="slaney",
+    periodic_window=False,
+)
+GIGAAM_V2 = FeatureSpec(
+    sample_rate=16000,
+    num_mels=64,
+    window_samples=400,
+    hop_samples=160,
+    fft_size=400,
+    padding="reflect",
+    num_frames_rule="floor_plus_one",
+    preemphasis=0.0,
+    log="clamp",
+    normalize="none",
+    mel_scale="htk",
+    periodic_window=True,
+)
+GIGAAM_V3 = replace(
+    GIGAAM_V2, window_samples=320, fft_size=320, padding="none", num_frames_rule="whole_windows"
+)
+
+MAX_SEGMENT_SECONDS = {"nemo": 30.0, "gigaam": 25.0}
+SUBSAMPLING_FACTOR = {"nemo": 8, "gigaam": 4}
+
+
+@dataclass(frozen=True)
+class OnnxFiles:
+    """The files of one model of another tool."""
+
+    name: str
+    encoder: Path
+    """Of a CTC model: the whole."""
+    decoder: Path | None
+    joint: Path | None
+    """None with a decoder: the decoder file holds both."""
+    settings: Mapping[str, Any]
+    """GigaAM's yaml or onnx-asr's config.json; empty where there is none."""
+
+    @property
+    def folder(self) -> Path:
+        return self.encoder.parent
+
+
+# Which files
+
+
+def find(path: Path, precision: str = "fp32") -> OnnxFiles:
+    """The model at a folder or `.onnx` file; of twins the one in int8 if that is the precision.
+
+    Raises CheckpointError if a part is missing, UnsupportedModelError if there is no model, or several.
+    """
+    folder = path if path.is_dir() else path.parent
+    by_stem = _by_stem(folder, "int8" if ".int8" in path.name else precision)
+    wanted = None if path.is_dir() else path.name.partition(".int8")[0].removesuffix(".onnx")
+    models = list(_models(by_stem, folder))
+    chosen = [model for model in models if wanted in (None, model.encoder.name.partition(".")[0])]
+    if not chosen and wanted:
+        chosen = [m for m in models if path in (m.decoder, m.joint)]
+    if not chosen:
+        raise UnsupportedModelError(
+            f"{path}: no ONNX model of a layout that is read; docs/onnx.md lists them"
+        )
+    if len(chosen) > 1:
+        names = ", ".join(sorted(model.encoder.name for model in chosen))
+        raise UnsupportedModelError(f"{folder}: holds several models; give the path of one of: {names}")
+    return chosen[0]
+
+
+def _by_stem(folder: Path, precision: str) -> dict[str, Path]:
+    """Graphs by name without `.onnx` or `.int8.onnx`; of twins the one that fits the precision."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.onnx")):
+        stem, int8, _ = path.name.removesuffix(".onnx").partition(".int8")
+        if stem not in found or bool(int8) == (precision == "int8"):
+            found[stem] = path
+    return found
+
+
+_DECODERS = (
+    # (encoder, decoder, joint), by the ends of the stems
+    ("encoder-model", "decoder_joint-model", None),
+    ("encoder", "decoder", "joiner"),
+    ("encoder", "decoder", "joint"),
+)
+
+
+def _models(by_stem: Mapping[str, Path], folder: Path) -> Iterator[OnnxFiles]:
+    for stem, path in by_stem.items():
+        if stem.endswith(("decoder", "joint", "joiner", "decoder_joint-model")):
+            continue
+        if not stem.endswith(("encoder", "encoder-model")):
+            yield OnnxFiles(_model_name(stem, folder), path, None, None, _settings(stem, folder))
+            continue
+        for encoder, decoder, joint in _DECODERS:
+            prefix = stem.removesuffix(encoder)
+            parts = [by_stem.get(prefix + end) for end in (decoder, joint) if end]
+            if stem.endswith(encoder) and all(parts):
+                name = prefix.rstrip("_-")
+                yield OnnxFiles(
+                    _model_name(name, folder),
+                    path,
+                    parts[0],
+                    parts[1] if joint else None,
+                    _settings(name, folder),
+                )
+                break
+        else:
+            raise CheckpointError(f"{path}: its decoder or joint is missing; copy the whole folder")
+
+
+def _model_name(stem: str, folder: Path) -> str:
+    """Files that are called just `model` or `encoder` bear their folder's name."""
+    return stem if stem not in ("", "model") else folder.resolve().name
+
+
+def _settings(stem: str, folder: Path) -> Mapping[str, Any]:
+    for path in (folder / f"{stem}.yaml", folder / "config.json"):
+        if path.is_file():
+            text = _text(path)
+            try:
+                content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+            except (yaml.YAMLError, ValueError, RecursionError) as error:
+                raise CheckpointError(f"{path}: cannot be read ({error})") from error
+            return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TEXT_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+
+# What model
+
+
+def describe(files: OnnxFiles, facts: Facts) -> tuple[ModelSpec, Tokenizer, Weights]:
+    """Spec, tokenizer and the front end's weights, from the files and what the graphs tell."""
+    family = _family(files, facts)
+    tokenizer = _tokenizer(files)
+    features = _features(files, facts, family)
+    head = _head(files, facts, tokenizer)
+    factor = int(facts.metadata.get("subsampling_factor") or files.settings.get("subsampling_factor") or 0)
+    factor = factor or int(_part(files, "encoder").get("subsampling_factor") or SUBSAMPLING_FACTOR[family])
+    limit = facts.position_limit_frames
+    seconds = MAX_SEGMENT_SECONDS[family]
+    if limit is not None:
+        seconds = min(seconds, (limit - 1) * factor * features.hop_samples / features.sample_rate)
+    spec = ModelSpec(
+        name=files.name,
+        family=family,
+        features=features,
+        encoder=_encoder(factor, facts.width or 0),
+        heads=(head,),
+        head=head,
+        max_segment_seconds=seconds,
+        position_limit_frames=limit,
+    )
+    weights = {
+        "features.window": hann_window(features.window_samples, periodic=features.periodic_window),
+        "features.filterbank": mel_filterbank(features),
+    }
+    return spec, tokenizer, weights
+
+
+def _part(files: OnnxFiles, name: str) -> Mapping[str, Any]:
+    part = files.settings.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _family(files: OnnxFiles, facts: Facts) -> Literal["nemo", "gigaam"]:
+    kind = str(files.settings.get("model_type", ""))
+    if "model_class" in files.settings or kind.startswith("gigaam"):
+        return "gigaam"
+    if kind.startswith("nemo-conformer-"):
+        return "nemo"
+    notes = " ".join([*facts.metadata, *facts.metadata.values()]).lower()
+    if "giga" in notes or re.match(r"v\d_|multilingual", files.name):
+        return "gigaam"
+    if "encdec" in notes or "nemo" in notes:
+        return "nemo"
+    raise UnsupportedModelError(
+        f"{files.encoder}: neither the files beside it nor the notes inside say whether this is a NeMo or a "
+        "GigaAM model; docs/onnx.md lists the layouts that are read"
+    )
+
+
+def _features(files: OnnxFiles, facts: Facts, family: str) -> FeatureSpec:
+    if family == "nemo":
+        normalize = facts.metadata.get("normalize_type", "per_feature")
+        known: Literal["per_feature", "none"] = "per_feature" if normalize == "per_feature" else "none"
+        return replace(NEMO, num_mels=facts.num_mels, normalize=known)
+    front = _part(files, "preprocessor")
+    if not front:
+        names = " ".join([files.name, files.folder.resolve().name, *facts.metadata.values()])
+        spec = GIGAAM_V3 if re.search(r"v3|multilingual", names) else GIGAAM_V2
+        return replace(spec, num_mels=facts.num_mels)
+    spec = GIGAAM_V2 if front.get("center", True) else GIGAAM_V3
+    window = int(front.get("win_length", spec.window_samples))
+    return replace(
+        spec,
+        num_mels=facts.num_mels,
+        window_samples=window,
+        hop_samples=int(front.get("hop_length", spec.hop_samples)),
+        fft_size=int(front.get("n_fft", window)),
+    )
+
+
+def _encoder(factor: int, width: int) -> EncoderSpec:
+    """What is known of an encoder that is only a graph; zeros stand for what it does not tell."""
+    return EncoderSpec(
+        num_layers=0,
+        width=width,
+        num_heads=0,
+        feed_forward_width=0,
+        conv_kernel=0,
+        conv_norm="batch_norm",
+        subsampling="striding",
+        subsampling_factor=factor,
+        subsampling_channels=0,
+        subsampling_kernel=0,
+        attention="rel_pos",
+        rotary_base=0.0,
+        bias=True,
+        xscaling=False,
+    )
+
+
+def _head(files: OnnxFiles, facts: Facts, tokenizer: Tokenizer) -> HeadSpec:
+    """A blank that the vocabulary does not list comes last; what is more than classes are durations."""
+    blank = tokenizer.pieces.index(BLANK) if BLANK in tokenizer.pieces else tokenizer.size
+    num_classes = tokenizer.size + (BLANK not in tokenizer.pieces)
+    num_durations = facts.num_outputs - num_classes
+    has_durations = files.decoder is not None and "rnnt" not in str(files.settings.get("model_type", ""))
+    if num_durations < 0 or (num_durations and not has_durations):
+        raise CheckpointError(
+            f"{files.encoder}: the model has {facts.num_outputs} outputs a frame and its vocabulary "
+            f"{num_classes} with blank; they do not belong together"
+        )
+    max_symbols = int(files.settings.get("max_tokens_per_step") or DEFAULT_MAX_SYMBOLS)
+    if files.decoder is None:
+        return HeadSpec("ctc", num_classes, blank)
+    if num_durations:
+        # No layout stores the table of durations; all released models have 0, 1, 2, ...
+        return HeadSpec("tdt", num_classes, blank, tuple(range(num_durations)), max_symbols)
+    return HeadSpec("rnnt", num_classes, blank, max_symbols=max_symbols)
+
+
+def _tokenizer(files: OnnxFiles) -> Tokenizer:
+    decoding = _part(files, "decoding")
+    characters = decoding.get("vocabulary")
+    if isinstance(characters, list) and characters:
+        return Tokenizer.from_characters([str(character) for character in characters], str(files.encoder))
+    models = [
+        f"{files.name}_tokenizer.model",
+        Path(str(decoding.get("model_path") or "tokenizer.model")).name,
+    ]
+    for path in (files.folder / name for name in models):
+        if path.is_file():
+            with path.open("rb") as file:
+                return Tokenizer.from_sentencepiece(file.read(MAX_MODEL_BYTES + 1), str(path))
+    version = files.name.partition("_")[0]
+    lists = [f"{files.name}_vocab.txt", f"{version}_vocab.txt", "vocab.txt", "tokens.txt"]
+    for path in (files.folder / name for name in lists):
+        if path.is_file():
+            return Tokenizer.from_vocab(_text(path), str(path))
+    raise CheckpointError(
+        f"{files.encoder}: its vocabulary is missing; put {models[0]} or {lists[2]} beside it"
+    )
+
+
+# Loading
+
+
+def load(
+    path: Path,
+    *,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: int | None = None,
+    window: int | None = None,
+) -> tuple[OnnxBackend, Tokenizer]:
+    """Open a model in ONNX. `precision` chooses between files where a folder has int8 ones beside fp32.
+
+    Raises CheckpointError, UnsupportedModelError, DeviceError or MissingExtraError.
+    """
+    if path.is_dir() and layout.is_exported(path):
+        exported = layout.read(path)
+        return OnnxBackend.of_exported(exported, device=device, threads=threads), exported.tokenizer
+    files = find(path, precision)
+    opened = Parts.open(files.encoder, files.decoder, files.joint)
+    spec, tokenizer, weights = describe(files, facts(opened))
+    return OnnxBackend.of_parts(
+        spec, weights, opened, device=device, threads=threads, window=window
+    ), tokenizer

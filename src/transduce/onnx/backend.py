@@ -1,0 +1,140 @@
+"""The ONNX backend: waveforms to hypotheses in one `session.run`, without torch.
+
+In: a model as weights, as a folder that `export` wrote, or as another tool's files. Out: a Backend. It
+pads and copies; everything between samples and labels is in the graph. It knows no text, and no
+seconds but those of its limit.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from transduce.errors import AudioError
+from transduce.onnx import graph, inline, loop
+from transduce.onnx.emissions import OUTPUTS
+from transduce.onnx.layout import Exported
+from transduce.onnx.precision import int8_saturates, precision_named
+from transduce.onnx.session import Session
+from transduce.types import FloatArray, Hypothesis, ModelSpec, Weights
+
+__all__ = ["OnnxBackend", "bucketed"]
+
+_BUCKETS_AN_OCTAVE = 16
+
+
+class OnnxBackend:
+    """A model in one session; any number of threads may call `recognize`."""
+
+    def __init__(
+        self, spec: ModelSpec, session: Session, notes: Mapping[str, str], lanes: int | None = None
+    ) -> None:
+        """`notes` are what `describe` adds to the session's; `lanes` the most rows of one run."""
+        self.spec = spec
+        self._session: Session | None = session
+        self._notes = {**session.notes, **notes}
+        self._lanes = lanes
+
+    @classmethod
+    def of_weights(
+        cls,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        threads: int | None = None,
+        window: int | None = None,
+    ) -> "OnnxBackend":
+        """A checkpoint's weights, as a graph in memory. Raises DeviceError for what is not there."""
+        window = window or loop.default_window(spec.head)
+        built = graph.build(spec, weights, precision_named(precision), window)
+        session = Session.of_graph(built, spec.name, device=device, threads=threads)
+        return cls(spec, session, _notes(spec, precision, window))
+
+    @classmethod
+    def of_exported(
+        cls, exported: Exported, *, device: str = "auto", threads: int | None = None
+    ) -> "OnnxBackend":
+        """A folder that `export` wrote; onnxruntime alone runs it. Raises CheckpointError, DeviceError."""
+        session = Session.open(exported.model, str(exported.model), device=device, threads=threads)
+        return cls(exported.spec, session, _notes(exported.spec, exported.precision, exported.window))
+
+    @classmethod
+    def of_parts(
+        cls,
+        spec: ModelSpec,
+        weights: Weights,
+        parts: inline.Parts,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        window: int | None = None,
+    ) -> "OnnxBackend":
+        """Another tool's files; `weights` are the front end's. Raises CheckpointError, DeviceError."""
+        fit = inline.fit(spec, parts, window or loop.default_window(spec.head))
+        built = inline.build(spec, weights, parts, fit.window)
+        session = Session.of_graph(built, str(parts.encoder.path), device=device, threads=threads)
+        return cls(spec, session, _notes(spec, "as exported", fit.window), fit.lanes)
+
+    def recognize(self, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
+        """Decode waveforms `[n]` as one batch, in order.
+
+        Raises AudioError for audio beyond the positions that the model file holds, ResourceError
+        out of memory.
+        """
+        session = self._session
+        if session is None:
+            raise RuntimeError("this backend is closed")
+        size = self._lanes or max(1, len(waveforms))
+        groups = [waveforms[start : start + size] for start in range(0, len(waveforms), size)]
+        return [hypothesis for group in groups for hypothesis in self._run(session, group)]
+
+    def _run(self, session: Session, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
+        lengths = np.array([len(waveform) for waveform in waveforms], np.int64)
+        padded = np.zeros((len(waveforms), self._padded_size(int(lengths.max()))), np.float32)
+        for row, waveform in zip(padded, waveforms, strict=True):
+            row[: len(waveform)] = waveform
+        *columns, counts = session.run(OUTPUTS, {"waveforms": padded, "lengths": lengths})
+        return [
+            # Copies: a view would keep the arrays of the whole batch alive.
+            Hypothesis(*(column[row, :count].copy() for column in columns))
+            for row, count in enumerate(counts.tolist())
+        ]
+
+    def describe(self) -> Mapping[str, str]:
+        return self._notes
+
+    def close(self) -> None:
+        """Drop the session; its memory is free once no call runs any more."""
+        self._session = None
+
+    def _padded_size(self, num_samples: int) -> int:
+        """The bucket of a length, unless the padding itself would run out of positions."""
+        spec, limit = self.spec, self.spec.position_limit_frames
+        size = bucketed(num_samples)
+        if limit is None or spec.num_frames(size) <= limit:
+            return size
+        if spec.num_frames(num_samples) <= limit:
+            return num_samples
+        rate = spec.features.sample_rate
+        raise AudioError(
+            f"{spec.name}: the audio is {num_samples / rate:.1f} s long, and the positions in this model "
+            f"file end at {limit * spec.frame_samples / rate:.1f} s; cut it into shorter segments"
+        )
+
+
+def bucketed(num_samples: int) -> int:
+    """A length rounded up by at most a sixteenth, so that few shapes occur and memory stays flat."""
+    octave = 1 << max(0, num_samples - 1).bit_length()
+    step = max(1, octave // (2 * _BUCKETS_AN_OCTAVE))
+    return max(1, -(-num_samples // step)) * step
+
+
+def _notes(spec: ModelSpec, precision: str, window: int) -> dict[str, str]:
+    decoder = (
+        "CTC in the graph" if spec.head.kind == "ctc" else f"lanes in an ONNX Loop, {window} frames a step"
+    )
+    notes = {"precision": precision, "decoder": decoder}
+    if precision == "int8" and int8_saturates():
+        notes["warning"] = "int8 products overflow on this CPU, which has no VNNI: fp32 makes fewer errors"
+    return notes

@@ -1,0 +1,104 @@
+"""Export: a model as a folder that onnxruntime alone can run.
+
+In: spec, weights and tokenizer of a model, a folder, a precision. Out: the files that `layout` names.
+Weights beyond what one protobuf holds go to a file beside the graph, written one after another, never
+copied as a whole.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transduce.errors import ResourceError
+from transduce.onnx import layout
+from transduce.onnx.builder import Graph
+from transduce.onnx.graph import build
+from transduce.onnx.layout import DATA, MODEL, Exported
+from transduce.onnx.loop import default_window
+from transduce.onnx.precision import precision_named
+from transduce.tokenizer import Tokenizer
+from transduce.types import ModelSpec, Weights
+
+__all__ = ["export", "write_graph"]
+
+LARGEST_INLINE_BYTES = 1_900_000_000
+"""Of weights inside model.onnx: protobuf ends at 2 GiB, and the graph itself needs some of it."""
+
+_ALIGNMENT = 4096
+"""Of a tensor in the data file, so that runtimes can map it."""
+
+
+def export(
+    spec: ModelSpec,
+    weights: Weights,
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    precision: str = "fp32",
+    window: int | None = None,
+    largest_inline_bytes: int = LARGEST_INLINE_BYTES,
+) -> Exported:
+    """Write the model with the head that its spec chooses to `folder`, which is made where missing.
+
+    The files appear whole or not at all. Raises ResourceError when the disk is full.
+    """
+    chosen = precision_named(precision)
+    window = window or default_window(spec.head)
+    graph = build(spec, weights, chosen, window)
+    with _disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".export-", dir=folder) as made:
+            written = Exported(Path(made), spec, tokenizer, precision, window)
+            write_graph(graph, written.model, spec.name, largest_inline_bytes)
+            layout.write(written)
+            _replace(Path(made), folder)
+    return Exported(folder, spec, tokenizer, precision, window)
+
+
+def write_graph(
+    graph: Graph, path: Path, name: str, largest_inline_bytes: int = LARGEST_INLINE_BYTES
+) -> None:
+    """Write `model.onnx`, and `model.onnx.data` if the weights are larger than that."""
+    if graph.num_bytes <= largest_inline_bytes:
+        path.write_bytes(graph.model(name).SerializeToString())
+        return
+    with (path.parent / DATA).open("wb") as data:
+        tensors = [_written(graph, data, key, array) for key, array in graph.weights.items()]
+    path.write_bytes(graph.model(name, tensors).SerializeToString())
+
+
+def _written(graph: Graph, data: Any, name: str, array: npt.NDArray[Any]) -> Any:
+    """Append an array to the data file; the tensor that points at it. Small ones stay in the graph."""
+    if array.nbytes < _ALIGNMENT:
+        return graph.tensor(name, array)
+    data.write(b"\0" * (-data.tell() % _ALIGNMENT))
+    tensor = graph.tensor_apart(name, array, DATA, data.tell())
+    np.asarray(array, order="C").tofile(data)
+    return tensor
+
+
+def _replace(made: Path, folder: Path) -> None:
+    """Move the new files into place, and drop what an earlier export left; the spec comes last."""
+    names = [path.name for path in made.iterdir()]
+    for name in (layout.SPEC, DATA, layout.SENTENCEPIECE):
+        (folder / name).unlink(missing_ok=True)
+    for name in sorted(names, key=layout.SPEC.__eq__):
+        os.replace(made / name, folder / name)
+    assert MODEL in names
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"{folder}: the export could not be written ({reason}); free space or choose another folder"
+        ) from error
