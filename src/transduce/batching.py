@@ -6,7 +6,7 @@ It knows no files, no spans and no text.
 
 from collections.abc import Iterator, Sequence
 
-from transduce.errors import TransduceError
+from transduce.errors import ResourceError, TransduceError
 from transduce.types import Backend, FloatArray, Hypothesis
 
 __all__ = ["BATCH_SECONDS", "batches", "recognize"]
@@ -43,8 +43,15 @@ def _recognize_batch(backend: Backend, waveforms: list[FloatArray]) -> list[Hypo
     """One batch; if it fails (out of memory, say) its halves, down to the single items."""
     try:
         return list(backend.recognize(waveforms))
-    except TransduceError as error:
+    except (TransduceError, MemoryError) as error:
         if len(waveforms) == 1:
-            return [error]
+            return [_own(error, len(waveforms[0]) / backend.spec.features.sample_rate)]
     half = len(waveforms) // 2
     return _recognize_batch(backend, waveforms[:half]) + _recognize_batch(backend, waveforms[half:])
+
+
+def _own(error: TransduceError | MemoryError, seconds: float) -> TransduceError:
+    """The error itself; memory that ran out where nobody put it in words is a ResourceError."""
+    if isinstance(error, TransduceError):
+        return error
+    return ResourceError(f"memory ran out on {seconds:.1f} s of audio; free some, or use shorter segments")

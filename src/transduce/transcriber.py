@@ -5,6 +5,7 @@ recognising, joining and spelling are each another module's; this one puts them 
 no output formats and no command line.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -12,13 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-import numpy as np
-
 from transduce import audio, batching, checkpoints, longform, words
 from transduce.audio import Audio, AudioSource
 from transduce.errors import (
     CheckpointError,
     DeviceError,
+    ResourceError,
     TransduceError,
     UnsupportedModelError,
     import_extra,
@@ -35,6 +35,11 @@ BUNDLED = {"demo": "demo/hybrid.nemo"}
 POOL_SECONDS = 4 * batching.BATCH_SECONDS
 POOL_SIZE = 64
 """Recordings are read until there is this much audio, or this many of them, then recognised together."""
+
+TOO_QUIET = (
+    f"nothing in it is louder than {longform.SILENCE_DB} dB, so it was taken for silence: "
+    "amplify it if it holds speech"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def load_model(
 
 def _locate(name_or_path: str | Path) -> Path:
     path = Path(name_or_path).expanduser()
-    if path.exists():
+    if os.path.exists(path):  # False also for what is too long to be a name
         return path
     if str(name_or_path) in BUNDLED:
         return Path(str(files("transduce") / "models" / BUNDLED[str(name_or_path)]))
@@ -145,10 +150,12 @@ class Model:
         `start` and `end` are seconds. Raises AudioError or ResourceError.
         """
         cut = Cut(sample_rate, channel, track, start, end)
+        self._check_open()
         return self._finish([self._read(source, cut)])[0].result()
 
     def transcribe_channels(self, source: AudioSource, cut: Cut = WHOLE) -> list[Transcript]:
         """Transcribe every channel of a recording on its own, in their order; `cut.channel` is not read."""
+        self._check_open()
         channels = audio.load_channels(
             source,
             rate=self.spec.features.sample_rate,
@@ -164,16 +171,18 @@ class Model:
         self, sources: Iterable[AudioSource], *, sample_rate: int | None = None, raise_errors: bool = False
     ) -> list[Transcript | TransduceError]:
         """Transcribe many recordings; a failed one is its error, in its place, unless `raise_errors`."""
-        results = list(self.transcribe_many(sources, Cut(sample_rate)))
-        for result in results:
+        results: list[Transcript | TransduceError] = []
+        for result in self.transcribe_many(sources, Cut(sample_rate)):
             if raise_errors and isinstance(result, TransduceError):
                 raise result
+            results.append(result)
         return results
 
     def transcribe_many(
         self, sources: Iterable[AudioSource], cut: Cut = WHOLE
     ) -> Iterator[Transcript | TransduceError]:
         """The same, lazily and in order: a few batches' worth of audio is read at a time."""
+        self._check_open()
         pool: list[_Job] = []
         for source in sources:
             pool.append(self._read(source, cut))
@@ -197,32 +206,44 @@ class Model:
             )
         except TransduceError as error:
             return _Job(name, error=error)
+        except MemoryError:
+            return _Job(name, error=ResourceError(f"{name} does not fit into the memory that is free"))
         return self._plan(name, loaded)
 
     def _plan(self, name: str, loaded: Audio) -> "_Job":
-        return _Job(name, loaded, longform.plan(loaded.samples, self.spec))
+        spans = longform.plan(loaded.samples, self.spec)
+        if not spans and loaded.samples.any():
+            loaded = replace(loaded, warnings=(*loaded.warnings, TOO_QUIET))
+        return _Job(name, loaded, spans)
 
     def _finish(self, jobs: list["_Job"]) -> list["_Job"]:
         """Recognise the spans of all jobs together and put the transcripts into them."""
-        if self._closed:
-            raise RuntimeError("this model is closed")
+        self._check_open()
         found = iter(batching.recognize(self.backend, [piece for job in jobs for piece in job.pieces()]))
         for job in jobs:
             outcomes = [next(found) for _ in job.spans]
-            job.error = job.error or next((o for o in outcomes if isinstance(o, TransduceError)), None)
-            if job.audio and not job.error:
+            failures = [outcome for outcome in outcomes if isinstance(outcome, TransduceError)]
+            if failures:
+                job.error = _named(job.name, failures[0])
+            elif job.audio:
                 hypotheses = [outcome for outcome in outcomes if isinstance(outcome, Hypothesis)]
-                stitched = longform.stitch(job.spans, hypotheses, self.spec)
-                job.transcript = self._transcript(job.name, job.audio, stitched)
+                job.transcript = self._transcript(job.name, job.audio, job.spans, hypotheses)
         return jobs
 
-    def _transcript(self, name: str, loaded: Audio, hypothesis: Hypothesis) -> Transcript:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this model is closed: load it again")
+
+    def _transcript(
+        self, name: str, loaded: Audio, spans: Sequence[longform.Span], hypotheses: Sequence[Hypothesis]
+    ) -> Transcript:
         assembled = words.assemble(
-            hypothesis,
+            longform.stitch(spans, hypotheses, self.spec),
             spec=self.spec,
             tokenizer=self.tokenizer,
             duration_seconds=loaded.duration_seconds,
             offset_seconds=loaded.start_seconds,
+            breaks_frames=longform.start_frames(spans, self.spec)[1:],
         )
         return Transcript(
             text=assembled.text,
@@ -237,6 +258,13 @@ class Model:
             channel=loaded.channel,
             warnings=loaded.warnings,
         )
+
+
+def _named(name: str, error: TransduceError) -> TransduceError:
+    """An error of the backend, which does not know whose audio it was."""
+    named = type(error)(f"{name}: {error}")
+    named.__cause__ = error
+    return named
 
 
 @dataclass(slots=True)
@@ -254,8 +282,7 @@ class _Job:
         return self.audio.duration_seconds if self.audio else 0.0
 
     def pieces(self) -> list[FloatArray]:
-        samples = self.audio.samples if self.audio else np.empty(0, np.float32)
-        return [samples[span.start_samples : span.end_samples] for span in self.spans]
+        return [span.of(self.audio.samples) for span in self.spans] if self.audio else []
 
     def outcome(self) -> Transcript | TransduceError:
         outcome = self.error or self.transcript
