@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -71,15 +71,20 @@ AsJson: TypeAlias = Annotated[
 ]
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
-    ] = False,
-) -> None:
-    if version:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"transduce {package_version('transduce')}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # noqa: ARG001
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    _set_up()
 
 
 @app.command()
@@ -87,7 +92,7 @@ def transcribe(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Audio or video files, globs, folders (searched for audio), or - for standard input.",
         ),
     ],
@@ -138,11 +143,15 @@ def transcribe(
 ) -> None:
     """Transcribe recordings.
 
+    \b
     transduce transcribe talk.mp4 -m model.nemo                     text on standard output
     transduce transcribe talks/ -m model.nemo -f srt,json -o out    a folder, two formats
     ffmpeg -i URL -f wav - | transduce transcribe - -m model.nemo   a pipe
     """
-    _set_up(verbose)
+    if verbose:
+        logger.setLevel(logging.INFO)
+    if end is not None and end <= start:
+        raise typer.BadParameter(f"--end {end:g} is not after --start {start:g}")
     names = _formats(formats, output)
     cut = Cut(None, _channel(channel), track, start, end)
     sink = _sink(output, names, tokens=tokens, overwrite=overwrite)
@@ -164,7 +173,6 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is, and what would run it here."""
-    _set_up(False)
     with _open(model, backend, device, precision, head) as opened:
         facts = _describe(opened)
     _print_facts(facts, as_json)
@@ -173,7 +181,6 @@ def info(
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
     """Check this installation: versions, extras, codecs, engines, and a run of the demo."""
-    _set_up(False)
     findings = checks.examine()
     _print_facts(findings.to_dict(), as_json)
     if not findings.is_healthy:
@@ -188,6 +195,10 @@ def main() -> None:
         sys.exit(INTERRUPTED)
 
 
+Failure: TypeAlias = TransduceError | OSError
+"""Why one recording has no result; an OSError is that of its output file."""
+
+
 @dataclass(frozen=True)
 class _Work:
     """One model and what it is asked to do with every recording."""
@@ -197,7 +208,7 @@ class _Work:
     is_split: bool
     is_quiet: bool
 
-    def run(self, entries: Sequence[outputs.Input]) -> Iterator[Sequence[Transcript] | TransduceError]:
+    def run(self, entries: Sequence[outputs.Input]) -> Iterator[Sequence[Transcript] | Failure]:
         """The transcripts of each entry (one, or one a channel), or its error; lazily, in order."""
         sound = [entry for entry in entries if entry.error is None]
         sources = (sys.stdin.buffer if entry.path == outputs.STDIN else entry.path for entry in sound)
@@ -222,47 +233,59 @@ def _transcribe_all(
 ) -> int:
     """Run everything, put what succeeds, report what does not; the number of failed recordings."""
     num_failed = 0
-    with _progress(len(entries), is_shown=not work.is_quiet) as advance:
+    with _progress(len(entries), is_shown=not work.is_quiet) as pause:
         for index, outcome in enumerate(work.run(entries)):
-            failure = outcome if isinstance(outcome, TransduceError) else _put(sink, index, outcome, work)
-            if failure is not None:
-                num_failed += 1
-                _complain(f"error: {failure}")
-                if fail_fast:
-                    break
-            advance()
+            with pause():
+                failure = outcome if isinstance(outcome, Exception) else _put(sink, index, outcome, work)
+                if failure is not None:
+                    num_failed += 1
+                    _complain_of(failure)
+            if failure is not None and fail_fast:
+                break
     return num_failed
 
 
-def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work: _Work) -> Exception | None:
+def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work: _Work) -> Failure | None:
     """Write the results and say their warnings; an error of the disk is the recording's error."""
     if not work.is_quiet:
         for warning in (text for transcript in transcripts for text in transcript.warnings):
             _complain(f"warning: {transcripts[0].source}: {warning}")
     try:
         sink.put(index, transcripts)
-    except BrokenPipeError:
+    except BrokenPipeError:  # whoever read standard output has had enough
         raise
-    except OSError as error:
-        return error
-    except TransduceError as error:
+    except (OSError, TransduceError) as error:
         return error
     return None
 
 
 @contextmanager
-def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal's standard error, nothing elsewhere."""
+def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """A bar on a terminal's standard error, nothing elsewhere.
+
+    What it gives is entered for each recording that is done: while results and messages are written, the
+    bar is out of their way.
+    """
     if not (is_shown and sys.stderr.isatty()):
-        yield lambda: None
+        yield nullcontext
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("transcribing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task("", total=total)
+
+    @contextmanager
+    def pause() -> Iterator[None]:
+        bar.stop()
+        yield
+        bar.advance(task)
+        bar.start()
+
+    with bar:
+        yield pause
 
 
 @contextmanager
@@ -276,7 +299,7 @@ def _open(name: str, backend: str, device: str, precision: str, head: str) -> It
     try:
         model = load_model(name, backend=backend, device=device, precision=precision, head=head)
     except TransduceError as error:
-        _complain(f"error: {error}")
+        _complain_of(error)
         raise typer.Exit(UNUSABLE) from None
     with model:
         logger.info("%s", ", ".join(f"{key}: {value}" for key, value in model.backend.describe().items()))
@@ -310,8 +333,8 @@ def _sink(output: str, formats: Sequence[str], *, tokens: bool, overwrite: bool)
     if output == "-":
         return outputs.StreamSink(sys.stdout, formats[0], tokens=tokens)
     folder = Path(output)
-    if folder.exists() and not folder.is_dir():
-        raise typer.BadParameter(f"-o {output} is a file; give a folder")
+    if obstacle := outputs.obstacle(folder):
+        raise typer.BadParameter(f"no results can be written to -o {output}: {obstacle}")
     return outputs.FileSink(folder, formats, tokens=tokens, overwrite=overwrite)
 
 
@@ -348,12 +371,20 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name:<{width}}  {value}")
 
 
+def _complain_of(failure: Failure) -> None:
+    """One line with the name, the reason and the code of an error."""
+    if isinstance(failure, TransduceError):
+        _complain(f"error: {failure} [{failure.code}]")
+    else:
+        _complain(f"error: {failure.filename or 'standard output'}: {failure.strerror} [output]")
+
+
 def _complain(message: str) -> None:
     """One line on standard error, whatever characters a file's name has."""
-    typer.echo(outputs.display(message), err=True)
+    typer.echo(writers.printable(" ".join(message.splitlines())), err=True)
 
 
-def _set_up(is_verbose: bool) -> None:
+def _set_up() -> None:
     """UTF-8 out in every locale, and the log on standard error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -361,4 +392,4 @@ def _set_up(is_verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO if is_verbose else logging.WARNING)
+    logger.setLevel(logging.WARNING)

@@ -26,6 +26,9 @@ EXTRAS = {
 }
 """Extra -> the distributions that it adds."""
 
+BROKEN = (TransduceError, ImportError, OSError, RuntimeError)
+"""What using an engine raises that is not there, or that does not fit this machine."""
+
 DEMO_CLIP, DEMO_TEXT = "demo/sample.wav", "two five"
 
 
@@ -68,9 +71,10 @@ def _cuda() -> str:
     """What torch sees of a GPU; asked only where torch is there."""
     try:
         from transduce.nn.backend import cuda_devices
-    except ImportError:
-        return "not looked for: torch is not installed"
-    return cuda_devices()
+
+        return cuda_devices()
+    except BROKEN as error:
+        return f"not looked for: torch cannot be used ({error})"
 
 
 def _demo() -> tuple[str, bool]:
@@ -79,7 +83,7 @@ def _demo() -> tuple[str, bool]:
         with load_model("demo") as model:
             text = model.transcribe(clip).text
             engine = ", ".join(model.backend.describe().values())
-    except TransduceError as error:
+    except BROKEN as error:
         return f"failed: {error}", False
     if text != DEMO_TEXT:
         return f"wrong: {text!r} where {DEMO_TEXT!r} was said ({engine})", False

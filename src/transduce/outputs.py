@@ -4,8 +4,8 @@ In: paths, globs, folders and `-`, an output folder and formats. Out: inputs in 
 puts each one's transcripts on standard output or into files, no two of them alike. It knows no model.
 """
 
+import errno
 import glob
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,16 +24,17 @@ __all__ = [
     "Input",
     "Sink",
     "StreamSink",
-    "display",
     "expand",
+    "obstacle",
     "output_paths",
 ]
 
 STDIN = "-"
-AUDIO_SUFFIXES = frozenset(
+_SUFFIXES = (
     ".aac .ac3 .aif .aiff .amr .au .avi .caf .flac .flv .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 "
-    ".mpeg .mpg .oga .ogg .opus .ts .wav .weba .webm .wma .wmv .wv .3gp".split()  # noqa: SIM905
+    ".mpeg .mpg .oga .ogg .opus .ts .wav .weba .webm .wma .wmv .wv .3gp"
 )
+AUDIO_SUFFIXES = frozenset(_SUFFIXES.split())
 """What is taken from a folder; a file named by itself is tried whatever it is called."""
 
 
@@ -43,7 +44,7 @@ class Input:
 
     path: str
     relative: Path
-    error: TransduceError | None = None
+    error: TransduceError | OSError | None = None
     """What is wrong with it before it is even opened."""
 
 
@@ -56,17 +57,18 @@ def _expand_one(argument: str) -> list[Input]:
     if argument == STDIN:
         return [Input(STDIN, Path("stdin"))]
     path = Path(argument)
-    if path.exists() or not glob.has_magic(argument):
-        return _existing(path)
+    if os.path.exists(path) or not glob.has_magic(argument):
+        return _named(path)
     matches = sorted(glob.glob(argument, recursive=True))
     if not matches:
-        error = AudioError(f"{display(argument)}: no file matches this pattern")
+        error = AudioError(f"{argument}: no file matches this pattern")
         return [Input(argument, Path(path.name), error)]
-    return [found for match in matches for found in _existing(Path(match))]
+    return [found for match in matches for found in _named(Path(match))]
 
 
-def _existing(path: Path) -> list[Input]:
-    return _folder(path) if path.is_dir() else [Input(str(path), Path(path.name))]
+def _named(path: Path) -> list[Input]:
+    # os.path, unlike Path, has an answer for a name that is too long to be one
+    return _folder(path) if os.path.isdir(path) else [Input(str(path), Path(path.name))]
 
 
 def _folder(folder: Path) -> list[Input]:
@@ -74,7 +76,7 @@ def _folder(folder: Path) -> list[Input]:
         path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file()
     )
     if not files:
-        error = AudioError(f"{display(str(folder))}: the folder holds no audio files")
+        error = AudioError(f"{folder}: the folder holds no audio files")
         return [Input(str(folder), Path(folder.name), error)]
     return [Input(str(path), path.relative_to(folder)) for path in files]
 
@@ -109,9 +111,14 @@ def _key(name: object) -> str:
     return str(name).casefold()  # file systems of macOS and Windows do not tell case apart
 
 
-def display(path: str) -> str:
-    """A path as text that any terminal and any UTF-8 file can hold."""
-    return os.fsencode(path).decode("utf-8", "replace")
+def obstacle(folder: Path) -> str | None:
+    """Why no files can be written below `folder`, which need not exist; None if nothing is in the way."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not nearest.is_dir():
+        return f"{nearest} is not a folder"
+    if not os.access(nearest, os.W_OK):
+        return f"{nearest} may not be written to"
+    return None
 
 
 class Sink(Protocol):
@@ -127,7 +134,10 @@ class Sink(Protocol):
 
 
 class StreamSink:
-    """Results one after the other on a text stream, as they come."""
+    """Results one after the other on a text stream, as they come.
+
+    Those of several recordings have headings; JSON needs none, as each is one line with its source.
+    """
 
     def __init__(self, stream: IO[str], format_name: str, *, tokens: bool) -> None:
         self.stream = stream
@@ -140,20 +150,16 @@ class StreamSink:
         return list(inputs)
 
     def put(self, index: int, transcripts: Sequence[Transcript]) -> None:  # noqa: ARG002
-        is_single = self.is_single and len(transcripts) == 1
+        has_heading = self.format_name != "json" and not (self.is_single and len(transcripts) == 1)
         for transcript in transcripts:
-            self.stream.write(self._single(transcript) if is_single else self._one_of_many(transcript))
+            text = transcript.render(self.format_name, tokens=self.tokens)
+            self.stream.write(f"{_heading(transcript)}\n{text}\n" if has_heading else text)
         self.stream.flush()
 
-    def _single(self, transcript: Transcript) -> str:
-        return transcript.render(self.format_name, tokens=self.tokens)
 
-    def _one_of_many(self, transcript: Transcript) -> str:
-        """JSON: an object a line. Everything else: a heading, the text and an empty line."""
-        if self.format_name == "json":
-            return json.dumps(transcript.to_dict(tokens=self.tokens), ensure_ascii=False) + "\n"
-        channel = "" if transcript.channel is None else f" channel {transcript.channel}"
-        return f"== {display(str(transcript.source))}{channel} ==\n{self._single(transcript)}\n"
+def _heading(transcript: Transcript) -> str:
+    channel = "" if transcript.channel is None else f" channel {transcript.channel}"
+    return f"== {transcript.source}{channel} =="
 
 
 class FileSink:
@@ -171,19 +177,28 @@ class FileSink:
         return [self._checked(entry, paths) for entry, paths in zip(inputs, self.paths, strict=True)]
 
     def _checked(self, entry: Input, paths: Mapping[str, Path]) -> Input:
-        existing = next((path for path in paths.values() if path.exists()), None)
-        if entry.error or self.overwrite or existing is None:
-            return entry
-        error = AudioError(f"{display(str(existing))} exists already; --overwrite replaces it")
+        error = entry.error or self._existing(paths.values())
         return Input(entry.path, entry.relative, error)
 
+    def _existing(self, paths: Iterable[Path]) -> FileExistsError | None:
+        """The error of results that are there already, unless they may be replaced."""
+        path = next((path for path in paths if os.path.lexists(path)), None)
+        if self.overwrite or path is None:
+            return None
+        return FileExistsError(errno.EEXIST, "exists already; --overwrite replaces it", str(path))
+
     def put(self, index: int, transcripts: Sequence[Transcript]) -> None:
-        for format_name, path in self.paths[index].items():
+        files = {
+            _channel_path(path, transcript): transcript.render(name, tokens=self.tokens)
+            for name, path in self.paths[index].items()
+            for transcript in transcripts
+        }
+        # Once more: the names of split channels, and files that have come since, were not seen before.
+        if error := self._existing(files):
+            raise error
+        for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            for transcript in transcripts:
-                write_atomic(
-                    _channel_path(path, transcript), transcript.render(format_name, tokens=self.tokens)
-                )
+            write_atomic(path, text)
 
 
 def _channel_path(path: Path, transcript: Transcript) -> Path:
