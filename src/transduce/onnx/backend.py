@@ -131,9 +131,7 @@ def bucketed(num_samples: int) -> int:
 
 
 def _notes(spec: ModelSpec, precision: str, window: int) -> dict[str, str]:
-    decoder = (
-        "CTC in the graph" if spec.head.kind == "ctc" else f"lanes in an ONNX Loop, {window} frames a step"
-    )
+    decoder = "CTC in the graph" if spec.head.kind == "ctc" else f"lanes in an ONNX Loop, window of {window}"
     notes = {"precision": precision, "decoder": decoder}
     if precision == "int8" and int8_saturates():
         notes["warning"] = "int8 products overflow on this CPU, which has no VNNI: fp32 makes fewer errors"

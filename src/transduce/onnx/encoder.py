@@ -15,7 +15,7 @@ from transduce.onnx.builder import FLOAT, Graph, Value
 from transduce.onnx.precision import Precision
 from transduce.types import EncoderSpec, FloatArray, Weights
 
-__all__ = ["encode"]
+__all__ = ["Net", "encode", "relative", "rotary"]
 
 MASKED = -10000.0
 """Added to the scores of padding: exp() of it is 0 in any precision, and it is finite in fp16."""
@@ -25,7 +25,7 @@ def encode(
     graph: Graph, spec: EncoderSpec, weights: Weights, precision: Precision, features: Value, lengths: Value
 ) -> tuple[Value, Value]:
     """Frames of fp32 features with int64 lengths; the layers run in the given precision."""
-    net = _Net(graph, weights, precision)
+    net = Net(graph, weights, precision)
     with graph.scope("encoder"):
         with graph.scope("pre_encode"):
             x, lengths = _subsample(net, spec, precision.enter(graph, features), lengths)
@@ -35,7 +35,7 @@ def encode(
         shared = _Shared(
             inside=graph.unsqueeze(inside, 2),
             scores=graph.unsqueeze(graph.op("Where", inside, net.number(0.0), net.number(MASKED)), 1, 2),
-            positions=[_relative(net, spec, x)] if spec.attention == "rel_pos" else _rotary(net, spec, x),
+            positions=[relative(net, spec, x)] if spec.attention == "rel_pos" else rotary(net, spec, x),
         )
         for index in range(spec.num_layers):
             with graph.scope(f"layers.{index}"):
@@ -44,7 +44,7 @@ def encode(
 
 
 @dataclass(frozen=True, slots=True)
-class _Net:
+class Net:
     """The graph, the weights by name, and the precision of what is built from them."""
 
     graph: Graph
@@ -95,7 +95,7 @@ class _Shared:
 # Subsampling
 
 
-def _subsample(net: _Net, spec: EncoderSpec, x: Value, lengths: Value) -> tuple[Value, Value]:
+def _subsample(net: Net, spec: EncoderSpec, x: Value, lengths: Value) -> tuple[Value, Value]:
     """`[B, T, M]` to `[B, T', D]`: stride-2 stages, padding zeroed before each."""
     g, is_1d = net.graph, spec.subsampling == "conv1d"
     x = g.op("Transpose", x, perm=[0, 2, 1]) if is_1d else g.unsqueeze(x, 1)  # [B, M, T] or [B, 1, T, M]
@@ -118,7 +118,7 @@ def _subsample(net: _Net, spec: EncoderSpec, x: Value, lengths: Value) -> tuple[
     return net.linear(x, "encoder.pre_encode.out"), lengths
 
 
-def _conv(net: _Net, x: Value, name: str, spec: EncoderSpec, stride: int, depthwise: bool) -> Value:
+def _conv(net: Net, x: Value, name: str, spec: EncoderSpec, stride: int, depthwise: bool) -> Value:
     """A convolution of the kernel that its weight has, padded to keep (or halve, rounding up) the size."""
     kernel = net.weights[f"{name}.weight"].shape[2:]
     return net.graph.op(
@@ -136,7 +136,7 @@ def _conv(net: _Net, x: Value, name: str, spec: EncoderSpec, stride: int, depthw
 # Positions
 
 
-def _relative(net: _Net, spec: EncoderSpec, x: Value) -> Value:
+def relative(net: Net, spec: EncoderSpec, x: Value) -> Value:
     """Sinusoids `[1, 2T - 1, D]` for distances T - 1 down to -(T - 1); sine at even indices."""
     g = net.graph
     last = g.op("Sub", g.scalar_size(x, 1), g.integer(1))
@@ -148,7 +148,7 @@ def _relative(net: _Net, spec: EncoderSpec, x: Value) -> Value:
     return net.precision.enter(g, g.op("Reshape", pairs, g.ints(1, -1, spec.width)))
 
 
-def _rotary(net: _Net, spec: EncoderSpec, x: Value) -> list[Value]:
+def rotary(net: Net, spec: EncoderSpec, x: Value) -> list[Value]:
     """Cosines and sines `[T, 1, D / H / 2]`, fp32."""
     g, head_width = net.graph, spec.width // spec.num_heads
     powers = -np.arange(0, head_width, 2, dtype=np.float32) / head_width
@@ -161,7 +161,7 @@ def _rotary(net: _Net, spec: EncoderSpec, x: Value) -> list[Value]:
 # Layers
 
 
-def _layer(net: _Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
+def _layer(net: Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
     """Half a feed-forward, attention, convolution, half a feed-forward, norm."""
     attend = _relative_attention if spec.attention == "rel_pos" else _rotary_attention
     x = _feed_forward(net, name, 1, x)
@@ -174,7 +174,7 @@ def _layer(net: _Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -
     return net.norm(_feed_forward(net, name, 2, x), f"{name}.norm_out")
 
 
-def _feed_forward(net: _Net, name: str, number: int, x: Value) -> Value:
+def _feed_forward(net: Net, name: str, number: int, x: Value) -> Value:
     """x plus half of what the two linear layers make of it."""
     own = f"feed_forward{number}"
     with net.graph.scope(own):
@@ -183,7 +183,7 @@ def _feed_forward(net: _Net, name: str, number: int, x: Value) -> Value:
         return net.graph.op("Add", x, half)
 
 
-def _convolution(net: _Net, spec: EncoderSpec, name: str, x: Value, inside: Value) -> Value:
+def _convolution(net: Net, spec: EncoderSpec, name: str, x: Value, inside: Value) -> Value:
     """Gated pointwise, depthwise over time, norm, SiLU, pointwise."""
     g = net.graph
     value, gate = g.split(net.linear(x, f"{name}.pointwise_conv1"), [spec.width, spec.width])
@@ -203,7 +203,7 @@ def _convolution(net: _Net, spec: EncoderSpec, name: str, x: Value, inside: Valu
     return net.linear(net.silu(x), f"{name}.pointwise_conv2")
 
 
-def _relative_attention(net: _Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
+def _relative_attention(net: Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
     """Transformer-XL attention: content and distance scores, each with a bias per head."""
     g = net.graph
     parts = net.linear(x, *(f"{name}.linear_{part}" for part in "qkv"))
@@ -232,7 +232,7 @@ def _shift(g: Graph, by_distance: Value) -> Value:
     return g.slice(rows, g.ints(0), size, 3)
 
 
-def _rotary_attention(net: _Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
+def _rotary_attention(net: Net, spec: EncoderSpec, name: str, x: Value, shared: _Shared) -> Value:
     """GigaAM's: queries and keys are rotated before their projections, values are not."""
     g = net.graph
     rotated = _rotate(net, spec, x, shared.positions)
@@ -244,7 +244,7 @@ def _rotary_attention(net: _Net, spec: EncoderSpec, name: str, x: Value, shared:
     return _attend(net, name, g.op("MatMul", _heads(net, spec, q), keys), v, shared)
 
 
-def _rotate(net: _Net, spec: EncoderSpec, x: Value, angles: Sequence[Value]) -> Value:
+def _rotate(net: Net, spec: EncoderSpec, x: Value, angles: Sequence[Value]) -> Value:
     """Rotate the halves of every head's part of `[B, T, D]` against each other, in fp32."""
     g, half = net.graph, spec.width // spec.num_heads // 2
     cosine, sine = angles
@@ -257,13 +257,13 @@ def _rotate(net: _Net, spec: EncoderSpec, x: Value, angles: Sequence[Value]) -> 
     return net.precision.enter(g, g.op("Reshape", g.concat(turned, 3), g.ints(0, 0, -1)))
 
 
-def _heads(net: _Net, spec: EncoderSpec, x: Value, perm: Sequence[int] = (0, 2, 1, 3)) -> Value:
+def _heads(net: Net, spec: EncoderSpec, x: Value, perm: Sequence[int] = (0, 2, 1, 3)) -> Value:
     """`[B, T, D]` to `[B, H, T, D / H]`."""
     split = net.graph.op("Reshape", x, net.graph.ints(0, 0, spec.num_heads, -1))
     return net.graph.op("Transpose", split, perm=list(perm))
 
 
-def _attend(net: _Net, name: str, scores: Value, v: Value, shared: _Shared) -> Value:
+def _attend(net: Net, name: str, scores: Value, v: Value, shared: _Shared) -> Value:
     """Values `[B, H, T, D / H]` weighted by scores `[B, H, T, T]`, through the output projection."""
     g = net.graph
     shares = g.op("Softmax", g.op("Add", scores, shared.scores), axis=-1)

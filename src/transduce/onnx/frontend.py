@@ -86,6 +86,8 @@ def _reflected(graph: Graph, signal: Value, lengths: Value, total: Value, before
     period = graph.op("Max", period, graph.integer(1))  # [B, 1]
     folded = graph.op("Mod", index, period)
     folded = graph.op("Min", folded, graph.op("Sub", period, folded))
+    # A row may be empty in a batch without a single sample; there a zero stands in.
+    signal = graph.op("Pad", signal, graph.ints(0, 0, 0, 1))
     last = graph.op("Sub", graph.scalar_size(signal, 1), graph.integer(1))
     return graph.op("GatherElements", signal, graph.op("Min", folded, last), axis=1)
 
@@ -117,10 +119,12 @@ def _normalize(graph: Graph, values: Value, mask: Value, counts: Value) -> Value
     """Zero mean and unit unbiased deviation of each mel over a row's own frames."""
     zero, one = graph.number(0.0), graph.number(1.0)
     count = graph.cast(graph.unsqueeze(counts, 1, 2), FLOAT)  # [B, 1, 1]
-    values = graph.op("Where", mask, values, zero)
-    total = graph.reduce("ReduceSum", values, 1, keepdims=True)
-    mean = graph.op("Div", total, graph.op("Max", count, one))
-    centred = graph.op("Where", mask, graph.op("Sub", values, mean), zero)
+    centred = graph.op("Where", mask, values, zero)
+    # Twice: the rounding of one long sum would shift a quiet mel by much of its small deviation.
+    for _ in range(2):
+        total = graph.reduce("ReduceSum", centred, 1, keepdims=True)
+        mean = graph.op("Div", total, graph.op("Max", count, one))
+        centred = graph.op("Where", mask, graph.op("Sub", centred, mean), zero)
     squares = graph.reduce("ReduceSum", graph.op("Mul", centred, centred), 1, keepdims=True)
     variance = graph.op("Div", squares, graph.op("Max", graph.op("Sub", count, one), one))
     deviation = graph.op("Add", graph.op("Sqrt", variance), graph.number(DEVIATION_OFFSET))

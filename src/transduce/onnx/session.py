@@ -56,7 +56,7 @@ class Session:
         runtime = import_extra("onnxruntime", "cpu")
         providers, why = _providers(runtime, device)
         count = num_threads() if threads is None else threads
-        with _translated(source):
+        with _translated(source, "cannot load it: it is damaged, cut short or newer than this onnxruntime"):
             options = _options(runtime, count, weights or {})
             given = str(model) if isinstance(model, Path) else model
             native = runtime.InferenceSession(given, options, providers=providers)
@@ -96,7 +96,7 @@ class Session:
 
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
-        with _translated(self.source):
+        with _translated(self.source, "failed while running it"):
             results: list[npt.NDArray[Any]] = self.native.run(list(outputs), dict(feeds))
         return results
 
@@ -135,8 +135,8 @@ def _providers(runtime: ModuleType, device: str) -> tuple[list[Any], str]:
 
 
 @contextmanager
-def _translated(source: str) -> Iterator[None]:
-    """onnxruntime's exceptions as ours."""
+def _translated(source: str, what: str) -> Iterator[None]:
+    """onnxruntime's exceptions as ours; `what` says what it could not do."""
     try:
         yield
     except Exception as error:
@@ -147,7 +147,4 @@ def _translated(source: str) -> Iterator[None]:
             raise ResourceError(
                 f"{source}: out of memory ({reason}); use smaller batches or shorter segments"
             ) from error
-        raise CheckpointError(
-            f"{source}: onnxruntime cannot run it; the file is damaged, cut short or of a kind that this "
-            f"onnxruntime does not know ({reason})"
-        ) from error
+        raise CheckpointError(f"{source}: onnxruntime {what} ({reason})") from error
