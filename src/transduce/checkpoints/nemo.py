@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from transduce.checkpoints.archive import NemoArchive
-from transduce.checkpoints.config import require, section
+from transduce.checkpoints.config import number, require, section, translated, whole
 from transduce.checkpoints.state import (
     Checkpoint,
     StateDict,
     TransducerNames,
+    character_tokenizer,
     check_vocabulary,
     ctc_weights,
     encoder_weights,
+    front_end_size,
     joint_output,
     transducer_weights,
 )
@@ -30,11 +32,12 @@ from transduce.features import hann_window, mel_filterbank
 from transduce.tokenizer import Tokenizer
 from transduce.types import EncoderSpec, FeatureSpec, FloatArray, HeadSpec, ModelSpec
 
-__all__ = ["load"]
+__all__ = ["load", "understand"]
 
 MAX_SEGMENT_SECONDS = 30.0
 MAX_TOKENIZER_BYTES = 64 << 20
-DEFAULT_MAX_SYMBOLS = 10
+DEFAULT_MAX_SYMBOLS, MOST_MAX_SYMBOLS = 10, 1000
+MAX_DURATION = 1000
 CTC_PREFIXES = ("decoder.decoder_layers.0", "ctc_decoder.decoder_layers.0")
 """Where a CTC model and a hybrid one keep their CTC layer."""
 
@@ -52,20 +55,27 @@ IGNORED = (
 def load(path: Path) -> Checkpoint:
     """Read a `.nemo` file; CheckpointError if it is damaged, UnsupportedModelError if not ours."""
     source = str(path)
-    with NemoArchive.open(path) as archive:
-        config = archive.config()
-        state = StateDict(archive.weights(), source)
-        tokenizer = _tokenizer(config, archive)
-    features = _feature_spec(config, source)
+    with translated(source):
+        with NemoArchive.open(path) as archive:
+            config = archive.config()
+            tokenizer = _tokenizer(config, archive)
+            state = StateDict(archive.weights(), source)
+        return understand(path.stem, config, tokenizer, state)
+
+
+def understand(name: str, config: Mapping[str, Any], tokenizer: Tokenizer, state: StateDict) -> Checkpoint:
+    """The model that an archive's parts make; every parameter must have its place in it."""
+    features = _feature_spec(config, state.source)
     encoder = _encoder_spec(config, state)
     heads = _head_specs(config, state)
-    weights = _feature_weights(features, state)
-    weights |= encoder_weights(state, encoder, features.num_mels)
+    for head in heads:
+        check_vocabulary(tokenizer, head, state.source)
+    weights = encoder_weights(state, encoder, features.num_mels)
     weights |= _head_weights(heads, state, encoder.width)
+    weights |= _feature_weights(features, state)
     state.finish(IGNORED)
-    check_vocabulary(tokenizer, heads[0], source)
     spec = ModelSpec(
-        name=path.stem,
+        name=name,
         family="nemo",
         features=features,
         encoder=encoder,
@@ -79,9 +89,11 @@ def load(path: Path) -> Checkpoint:
 def _feature_spec(config: Mapping[str, Any], source: str) -> FeatureSpec:
     """The front end; where NeMo's versions differ, the rule is that of NeMo 2.4 and later."""
     front = section(config, "preprocessor", source)
-    rate = int(front.get("sample_rate", config.get("sample_rate", 16000)))
-    window_samples = int(front.get("n_window_size") or round(front.get("window_size", 0.02) * rate))
-    hop_samples = int(front.get("n_window_stride") or round(front.get("window_stride", 0.01) * rate))
+    rate = front_end_size(front.get("sample_rate", config.get("sample_rate", 16000)), "sample_rate", source)
+    window = front.get("n_window_size") or round(front.get("window_size", 0.02) * rate)
+    hop = front.get("n_window_stride") or round(front.get("window_stride", 0.01) * rate)
+    window_samples = front_end_size(window, "window_size", source)
+    fft_size = front.get("n_fft") or 2 ** math.ceil(math.log2(window_samples))
     normalize = front.get("normalize") or "NA"
     for name, value, known in (
         ("normalize", normalize, ("per_feature", "NA")),
@@ -94,16 +106,15 @@ def _feature_spec(config: Mapping[str, Any], source: str) -> FeatureSpec:
         ("lowfreq", front.get("lowfreq", 0), (0,)),
     ):
         require(value in known, source, f"preprocessor.{name} = {value!r}")
-    preemphasis = front.get("preemph", 0.97)
     return FeatureSpec(
         sample_rate=rate,
-        num_mels=int(front.get("features", 64)),
+        num_mels=front_end_size(front.get("features", 64), "features", source),
         window_samples=window_samples,
-        hop_samples=hop_samples,
-        fft_size=int(front.get("n_fft") or 2 ** math.ceil(math.log2(window_samples))),
+        hop_samples=front_end_size(hop, "window_stride", source),
+        fft_size=front_end_size(fft_size, "n_fft", source, least=window_samples),
         padding="constant",
         num_frames_rule="floor",
-        preemphasis=float(preemphasis or 0.0),
+        preemphasis=number(front.get("preemph", 0.97) or 0.0, "preemph", source, least=0, most=1),
         log="add",
         normalize="per_feature" if normalize == "per_feature" else "none",
         mel_scale="slaney",
@@ -140,7 +151,7 @@ def _encoder_spec(config: Mapping[str, Any], state: StateDict) -> EncoderSpec:
         conv_kernel=state.shape(f"{first}.conv.depthwise_conv.weight")[-1],
         conv_norm=encoder.get("conv_norm_type", "batch_norm"),
         subsampling=encoder.get("subsampling", "striding"),
-        subsampling_factor=int(encoder.get("subsampling_factor", 4)),
+        subsampling_factor=encoder.get("subsampling_factor", 4),
         subsampling_channels=channels,
         subsampling_kernel=kernel,
         attention="rel_pos",
@@ -154,16 +165,12 @@ def _refuse_unknown(encoder: Mapping[str, Any], source: str) -> None:
     """Options that change the arithmetic in ways we do not have."""
     context = encoder.get("att_context_size") or [-1, -1]
     contexts = context if isinstance(context[0], list) else [context]
-    factor = int(encoder.get("subsampling_factor", 4))
-    require(
-        "ConformerEncoder" in str(encoder.get("_target_", "ConformerEncoder")),
-        source,
-        str(encoder.get("_target_")),
-    )
+    target = str(encoder.get("_target_", "ConformerEncoder"))
+    require("ConformerEncoder" in target, source, f"the encoder {target}")
     require([-1, -1] in contexts, source, f"limited attention context {context}")
-    require(factor in (2, 4, 8, 16), source, f"subsampling_factor = {factor}")
     for name, default, known in (
         ("self_attention_model", "rel_pos", ("rel_pos",)),
+        ("subsampling_factor", 4, (2, 4, 8, 16)),
         ("subsampling", "striding", ("striding", "dw_striding")),
         ("conv_norm_type", "batch_norm", ("batch_norm", "layer_norm")),
         ("causal_downsampling", False, (False,)),
@@ -192,7 +199,7 @@ def _head_specs(config: Mapping[str, Any], state: StateDict) -> tuple[HeadSpec, 
 def _transducer_spec(config: Mapping[str, Any], state: StateDict) -> HeadSpec:
     num_classes = state.shape("decoder.prediction.embed.weight")[0]
     num_durations = state.shape(f"{joint_output(state, 'joint')}.weight")[0] - num_classes
-    durations = _durations(config) if num_durations else (0,)
+    durations = _durations(config, state.source) if num_durations else (0,)
     if num_durations and len(durations) != num_durations:
         raise CheckpointError(
             f"{state.source}: the joint has {num_durations} duration outputs, "
@@ -206,12 +213,12 @@ def _transducer_spec(config: Mapping[str, Any], state: StateDict) -> HeadSpec:
         num_classes=num_classes,
         blank=num_classes - 1,
         durations=durations,
-        max_symbols=_max_symbols(config),
+        max_symbols=_max_symbols(config, state.source),
         activation=activation,
     )
 
 
-def _durations(config: Mapping[str, Any]) -> tuple[int, ...]:
+def _durations(config: Mapping[str, Any], source: str) -> tuple[int, ...]:
     """TDT's table, from the first of the three places where configs hold it."""
     loss = config.get("loss") or {}
     for place in (
@@ -220,14 +227,14 @@ def _durations(config: Mapping[str, Any]) -> tuple[int, ...]:
         (loss.get("tdt_kwargs") or {}).get("durations"),
     ):
         if place:
-            return tuple(int(duration) for duration in place)
+            return tuple(whole(value, "durations", source, least=0, most=MAX_DURATION) for value in place)
     return ()
 
 
-def _max_symbols(config: Mapping[str, Any]) -> int:
+def _max_symbols(config: Mapping[str, Any], source: str) -> int:
     greedy = (config.get("decoding") or {}).get("greedy") or {}
     limit = greedy.get("max_symbols", greedy.get("max_symbols_per_step"))
-    return int(limit) if limit else DEFAULT_MAX_SYMBOLS
+    return whole(limit or DEFAULT_MAX_SYMBOLS, "max_symbols", source, most=MOST_MAX_SYMBOLS)
 
 
 def _head_weights(heads: Sequence[HeadSpec], state: StateDict, width: int) -> dict[str, FloatArray]:
@@ -251,7 +258,7 @@ def _tokenizer(config: Mapping[str, Any], archive: NemoArchive) -> Tokenizer:
             raise UnsupportedModelError(
                 f"{archive.source}: the config has no tokenizer and no list of labels"
             )
-        return Tokenizer.from_characters(labels, archive.source)
+        return character_tokenizer(labels, archive.source)
     kind = settings.get("type", "bpe")
     require(kind == "bpe", archive.source, f"tokenizer.type = {kind!r}")
     name = str(settings.get("model_path") or "tokenizer.model").removeprefix("nemo:")

@@ -8,10 +8,12 @@ missing or misshapen one is a CheckpointError that names it. It knows no archive
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from transduce.checkpoints.config import whole
 from transduce.errors import CheckpointError
 from transduce.tokenizer import Tokenizer
 from transduce.types import EncoderSpec, FloatArray, HeadSpec, ModelSpec, Weights
@@ -20,14 +22,18 @@ __all__ = [
     "Checkpoint",
     "StateDict",
     "TransducerNames",
+    "character_tokenizer",
     "check_vocabulary",
     "ctc_weights",
     "encoder_weights",
+    "front_end_size",
     "joint_output",
     "transducer_weights",
 ]
 
 BATCH_NORM_EPSILON = 1e-5
+MAX_FRONT_END_SIZE = 400_000
+"""Above any sample rate, window or number of mels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +63,10 @@ class StateDict:
     def take(self, key: str, *shape: int) -> FloatArray:
         """The array in fp32, which must have the shape given."""
         array = self._get(key)
+        if array.dtype.kind != "f":
+            raise CheckpointError(
+                f"{self.source}: {key} holds {array.dtype} numbers, not floating-point ones"
+            )
         if array.shape != shape:
             raise CheckpointError(
                 f"{self.source}: {key} has shape {list(array.shape)} where {list(shape)} was expected; "
@@ -88,12 +98,31 @@ class StateDict:
         return self.arrays[key]
 
 
+def front_end_size(value: Any, name: str, source: str, *, least: int = 1) -> int:
+    """A size of the front end as a config gives it."""
+    return whole(value, f"preprocessor.{name}", source, least=least, most=MAX_FRONT_END_SIZE)
+
+
 def encoder_weights(state: StateDict, spec: EncoderSpec, num_mels: int) -> dict[str, FloatArray]:
     """All `encoder.*` weights; NeMo and GigaAM share these names."""
+    _check_sizes(spec, state.source)
     weights = _subsampling_weights(state, spec, num_mels)
     for index in range(spec.num_layers):
         weights |= _layer_weights(state, spec, f"encoder.layers.{index}")
     return weights
+
+
+def _check_sizes(spec: EncoderSpec, source: str) -> None:
+    """Sizes whose shapes may agree with each other and still not be computed with."""
+    head_width = spec.width / max(1, spec.num_heads)
+    is_split = head_width.is_integer() and spec.num_heads > 0
+    is_even = spec.width % 2 == 0 and (spec.attention == "rel_pos" or head_width % 2 == 0)
+    is_centred = spec.conv_kernel % 2 == 1 and spec.subsampling_kernel % 2 == 1
+    if not (spec.width and is_split and is_even and is_centred):
+        raise CheckpointError(
+            f"{source}: an encoder {spec.width} wide with {spec.num_heads} heads and kernels of "
+            f"{spec.conv_kernel} and {spec.subsampling_kernel} is not possible; the file is damaged"
+        )
 
 
 def _subsampling_weights(state: StateDict, spec: EncoderSpec, num_mels: int) -> dict[str, FloatArray]:
@@ -195,9 +224,9 @@ def transducer_weights(
 ) -> dict[str, FloatArray]:
     """`predictor.*` and `joint.*`; hidden sizes are read from shapes."""
     joint = names.joint
-    hidden, predicted = state.shape(f"{joint}.pred.weight")
+    hidden = state.shape(f"{joint}.pred.weight")[0]
     outputs = head.num_classes + (len(head.durations) if head.kind == "tdt" else 0)
-    weights = _predictor_weights(state, names)
+    weights, predicted = _predictor_weights(state, names)
     for ours, theirs, shape in (
         ("enc", f"{joint}.enc", (hidden, width)),
         ("pred", f"{joint}.pred", (hidden, predicted)),
@@ -208,10 +237,12 @@ def transducer_weights(
     return weights
 
 
-def _predictor_weights(state: StateDict, names: TransducerNames) -> dict[str, FloatArray]:
+def _predictor_weights(state: StateDict, names: TransducerNames) -> tuple[dict[str, FloatArray], int]:
+    """`predictor.*` and the width of what it puts out."""
     num_classes, inputs = state.shape(f"{names.embed}.weight")
     weights = {"predictor.embed.weight": state.take(f"{names.embed}.weight", num_classes, inputs)}
-    for layer in range(state.count(re.escape(names.lstm) + r"\.weight_hh_l(\d+)$")):
+    num_layers = state.count(re.escape(names.lstm) + r"\.weight_hh_l(\d+)$")
+    for layer in range(max(1, num_layers)):
         hidden = state.shape(f"{names.lstm}.weight_hh_l{layer}")[-1]
         for name, size in (("weight_ih", inputs), ("weight_hh", hidden)):
             key = f"{names.lstm}.{name}_l{layer}"
@@ -219,7 +250,7 @@ def _predictor_weights(state: StateDict, names: TransducerNames) -> dict[str, Fl
         biases = [state.take(f"{names.lstm}.bias_{name}_l{layer}", 4 * hidden) for name in ("ih", "hh")]
         weights[f"predictor.lstm.bias_l{layer}"] = biases[0] + biases[1]
         inputs = hidden
-    return weights
+    return weights, inputs
 
 
 def joint_output(state: StateDict, joint: str) -> str:
@@ -234,6 +265,13 @@ def ctc_weights(state: StateDict, head: HeadSpec, width: int, prefix: str) -> di
         "ctc.weight": state.take(f"{prefix}.weight", head.num_classes, width, 1)[..., 0],
         "ctc.bias": state.take(f"{prefix}.bias", head.num_classes),
     }
+
+
+def character_tokenizer(labels: Any, source: str) -> Tokenizer:
+    """The characters that a config lists."""
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise CheckpointError(f"{source}: the config's vocabulary is not a list of characters; it is damaged")
+    return Tokenizer.from_characters(labels, source)
 
 
 def check_vocabulary(tokenizer: Tokenizer, head: HeadSpec, source: str) -> None:
