@@ -4,8 +4,10 @@ A click is one loud sample in silence; its level is its label: 0.1 is label 0, 0
 test writes recordings whose transcripts, times and order are known exactly, and no weights are run.
 """
 
+import wave
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ __all__ = [
     "clicks",
     "decode_clicks",
     "spec_at",
+    "write_wav",
 ]
 
 FloatArray = npt.NDArray[np.float32]
@@ -89,6 +92,16 @@ def clicks(num_seconds: float, places: Mapping[float, int], rate: int = RATE) ->
     for seconds, label in places.items():
         samples[round(seconds * rate)] = (label + 1) / 10
     return samples
+
+
+def write_wav(path: Path, *channels: FloatArray) -> Path:
+    """A 16-bit file of one or more channels `[n]` at `RATE`; gives its path."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(len(channels))
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((np.stack(channels, axis=1) * 32767).round().astype("<i2").tobytes())
+    return path
 
 
 def decode_clicks(samples: FloatArray, frame_samples: int = FRAME_SAMPLES) -> Hypothesis:
