@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from support import data
 
-from transduce import greedy
+from transduce import features, greedy
+from transduce.checkpoints.onnx_layouts import GIGAAM_V3
 from transduce.greedy import LstmHead
 from transduce.onnx import loop
 from transduce.onnx.builder import FLOAT, INT64, Graph, Value
 from transduce.onnx.heads import WeightsHead
 from transduce.onnx.loop import Advance, LoopHead, State
 from transduce.onnx.session import Session
-from transduce.types import HeadSpec, Hypothesis, LstmLayer, TransducerWeights
+from transduce.types import EncoderSpec, HeadSpec, Hypothesis, LstmLayer, ModelSpec, TransducerWeights
 
 Array = npt.NDArray[Any]
 
@@ -308,3 +309,82 @@ def _layer(of: Any, layer: int) -> LstmLayer:
 
 def cases(rng: np.random.Generator, count: int, *, integers: bool) -> Iterator[Case]:
     return (random_case(rng, integers=integers) for _ in range(count))
+
+
+# Small whole models
+
+
+def small_spec(kind: str = "rnnt", num_pieces: int = 5) -> ModelSpec:
+    """GigaAM v3's front end, one rotary layer, 8 wide."""
+    durations = (0, 1, 2) if kind == "tdt" else (0,)
+    head = HeadSpec(kind, num_pieces + 1, num_pieces, durations)  # type: ignore[arg-type]
+    encoder = EncoderSpec(
+        num_layers=1,
+        width=8,
+        num_heads=2,
+        feed_forward_width=16,
+        conv_kernel=3,
+        conv_norm="layer_norm",
+        subsampling="conv1d",
+        subsampling_factor=4,
+        subsampling_channels=8,
+        subsampling_kernel=5,
+        attention="rotary",
+        rotary_base=5000.0,
+        bias=True,
+        xscaling=False,
+    )
+    return ModelSpec("small", "gigaam", GIGAAM_V3, encoder, (head,), head, max_segment_seconds=25.0)
+
+
+def small_weights(spec: ModelSpec, seed: int = 0) -> dict[str, Array]:
+    """Random weights of `small_spec`, by our names."""
+    rng = np.random.default_rng(seed)
+    width, hidden, mels = spec.encoder.width, spec.encoder.feed_forward_width, spec.features.num_mels
+    weights: dict[str, Array] = {
+        "features.window": features.hann_window(spec.features.window_samples, periodic=True),
+        "features.filterbank": features.mel_filterbank(spec.features),
+    }
+
+    def add(name: str, *shape: int, scale: float = 0.4) -> None:
+        weights[f"{name}.weight"] = (scale * rng.standard_normal(shape)).astype(np.float32)
+        weights[f"{name}.bias"] = (0.4 * rng.standard_normal(shape[0])).astype(np.float32)
+
+    add("encoder.pre_encode.conv.0", 8, mels, 5, scale=0.02)
+    add("encoder.pre_encode.conv.2", 8, 8, 5)
+    layer = "encoder.layers.0"
+    for norm in ("feed_forward1", "self_att", "conv", "feed_forward2", "out"):
+        add(f"{layer}.norm_{norm}", width, scale=1.0)
+    for number in (1, 2):
+        add(f"{layer}.feed_forward{number}.linear1", hidden, width)
+        add(f"{layer}.feed_forward{number}.linear2", width, hidden)
+    for part in ("q", "k", "v", "out"):
+        add(f"{layer}.self_attn.linear_{part}", width, width)
+    add(f"{layer}.conv.pointwise_conv1", 2 * width, width)
+    add(f"{layer}.conv.depthwise_conv", width, 1, spec.encoder.conv_kernel)
+    add(f"{layer}.conv.layer_norm", width, scale=1.0)
+    add(f"{layer}.conv.pointwise_conv2", width, width)
+    num_outputs = spec.head.num_classes + (len(spec.head.durations) if spec.head.kind == "tdt" else 0)
+    if spec.head.kind == "ctc":
+        add("ctc", num_outputs, width)
+        return weights
+    add("predictor.embed", spec.head.num_classes, 6, scale=1.0)
+    del weights["predictor.embed.bias"]
+    weights["predictor.embed.weight"][spec.head.blank] = 0
+    for name, shape in (("weight_ih_l0", (24, 6)), ("weight_hh_l0", (24, 6)), ("bias_l0", (24,))):
+        weights[f"predictor.lstm.{name}"] = rng.standard_normal(shape).astype(np.float32)
+    add("joint.enc", 7, width)
+    add("joint.pred", 7, 6)
+    add("joint.out", num_outputs, 7, scale=1.0)
+    return weights
+
+
+def speech(seed: int, *seconds: float) -> list[Array]:
+    """Noise that changes over time, so that labels change too."""
+    rng = np.random.default_rng(seed)
+    return [_noise(rng, round(16000 * length)) for length in seconds]
+
+
+def _noise(rng: np.random.Generator, size: int) -> Array:
+    loudness = np.repeat(rng.uniform(0, 0.3, size // 1600 + 1), 1600)[:size]
+    return (loudness * rng.standard_normal(size)).astype(np.float32)

@@ -335,8 +335,9 @@ def load(
 
     Raises CheckpointError, UnsupportedModelError, DeviceError or MissingExtraError.
     """
-    if path.is_dir() and layout.is_exported(path):
-        exported = layout.read(path)
+    folder = path.parent if path.name == layout.MODEL else path
+    if layout.is_exported(folder):
+        exported = layout.read(folder)
         return OnnxBackend.of_exported(exported, device=device, threads=threads), exported.tokenizer
     files = find(path, precision)
     opened = Parts.open(files.encoder, files.decoder, files.joint)
