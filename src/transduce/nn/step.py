@@ -273,9 +273,11 @@ def refill(lanes: Lanes) -> None:
 
 
 def unfinished(lanes: Lanes, spare_steps: int = 1) -> Tensor:
-    """Whether steps have work to do, and the log room for `spare_steps` more: a bool `[]`."""
-    work = (lanes.row < lanes.end).any() | (lanes.queue.cursor < lanes.queue.size).any()
-    return work & (lanes.num_steps <= lanes.log_steps - spare_steps).any()
+    """Whether a lane is busy, and the log has room for `spare_steps` more: a bool `[]`.
+
+    After a step no lane is idle while others wait, so the queue need not be asked.
+    """
+    return (lanes.row < lanes.end).any() & (lanes.num_steps <= lanes.log_steps - spare_steps).all()
 
 
 def _assign(values: Tensor, where: Tensor, new: Tensor) -> None:
