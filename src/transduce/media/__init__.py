@@ -1,43 +1,12 @@
 """What is in a file or an array: one audio track, as blocks at its own rate and with its own channels.
 
-In: a seekable binary file, or an array. Out: a `Track`, whose blocks come once, in order. One rule for every
-container: what can be read is read, what is damaged or missing is counted in `Track.damage`, and
+In: a seekable binary file, or an array. Out: a `Track`, whose blocks come once, in order. One rule for
+every container: what can be read is read, what is damaged or missing is counted in `Track.damage`, and
 lengths are those decoded, not those declared. Nothing here knows paths, mixing or other rates.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import BinaryIO
-
-from transduce.errors import AudioError, MissingExtraError
 from transduce.media.arrays import array_track
-from transduce.media.containers import UnreadableError, av_track, soundfile_track
+from transduce.media.files import open_track
 from transduce.media.track import Track, library
-from transduce.media.wav import wav_track
 
 __all__ = ["Track", "array_track", "library", "open_track"]
-
-
-@contextmanager
-def open_track(file: BinaryIO, name: str, track: int | None) -> Iterator[Track]:
-    """Open audio track number `track` (from 0; None: the default one); `name` is for messages.
-
-    WAV is read without a library. PyAV comes before soundfile, because only it goes on behind a
-    damaged packet. Raises AudioError, or MissingExtraError where no library is there to read it.
-    """
-    with ExitStack() as stack:
-        yield wav_track(file, name, track) or _library_track(file, name, track, stack)
-
-
-def _library_track(file: BinaryIO, name: str, track: int | None, stack: ExitStack) -> Track:
-    failures: list[Exception] = []
-    for reader in (av_track, soundfile_track):
-        file.seek(0)
-        try:
-            return reader(file, name, track, stack)
-        except (MissingExtraError, UnreadableError) as error:
-            failures.append(error)
-    reasons = "; ".join(map(str, failures))
-    if all(isinstance(failure, MissingExtraError) for failure in failures):
-        raise MissingExtraError(f"{name} cannot be read: {reasons}")
-    raise AudioError(f"{name} cannot be read: it is damaged, or no audio file ({reasons})")
