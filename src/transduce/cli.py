@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
@@ -172,15 +172,22 @@ def info(
     precision: Precision = "fp32",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is, and what would run it here."""
+    """Show what a model is, and what would run it here.
+
+    \b
+    transduce info model.nemo --json
+    """
     with _open(model, backend, device, precision, head) as opened:
-        facts = _describe(opened)
-    _print_facts(facts, as_json)
+        _print_facts(opened.describe(), as_json)
 
 
 @app.command()
 def doctor(as_json: AsJson = False) -> None:
-    """Check this installation: versions, extras, codecs, engines, and a run of the demo."""
+    """Check this installation: versions, extras, codecs, engines, and a run of the demo.
+
+    \b
+    transduce doctor          exit code 0: the demo was transcribed right
+    """
     findings = checks.examine()
     _print_facts(findings.to_dict(), as_json)
     if not findings.is_healthy:
@@ -190,7 +197,7 @@ def doctor(as_json: AsJson = False) -> None:
 def main() -> None:
     """The entry point of `transduce` and `python -m transduce`."""
     try:
-        app()
+        app(prog_name="transduce")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 
@@ -247,9 +254,10 @@ def _transcribe_all(
 
 def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work: _Work) -> Failure | None:
     """Write the results and say their warnings; an error of the disk is the recording's error."""
-    if not work.is_quiet:
-        for warning in (text for transcript in transcripts for text in transcript.warnings):
-            _complain(f"warning: {transcripts[0].source}: {warning}")
+    for transcript in transcripts:
+        logger.info("%s: %.2f s, %d words", transcript.source, transcript.duration, len(transcript.words))
+        for warning in () if work.is_quiet else transcript.warnings:
+            _complain(f"warning: {transcript.source}: {warning}")
     try:
         sink.put(index, transcripts)
     except BrokenPipeError:  # whoever read standard output has had enough
@@ -338,30 +346,7 @@ def _sink(output: str, formats: Sequence[str], *, tokens: bool, overwrite: bool)
     return outputs.FileSink(folder, formats, tokens=tokens, overwrite=overwrite)
 
 
-def _describe(model: Model) -> dict[str, Any]:
-    """What `info` shows of a model."""
-    spec = model.spec
-    features, encoder = spec.features, spec.encoder
-    return {
-        "name": spec.name,
-        "family": spec.family,
-        "heads": ", ".join(head.kind for head in spec.heads),
-        "head": spec.head.kind,
-        "labels": spec.head.num_classes - 1,
-        "durations": list(spec.head.durations) if spec.head.kind == "tdt" else None,
-        "max_symbols": None if spec.head.kind == "ctc" else spec.head.max_symbols,
-        "language": spec.language,
-        "sample_rate": features.sample_rate,
-        "mels": features.num_mels,
-        "encoder": f"{encoder.num_layers} layers, {encoder.width} wide, {encoder.num_heads} heads, "
-        f"{encoder.attention}, {encoder.subsampling} x{encoder.subsampling_factor}",
-        "frame_seconds": spec.frame_samples / features.sample_rate,
-        "max_segment_seconds": spec.max_segment_seconds,
-        **model.backend.describe(),
-    }
-
-
-def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
+def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False, indent=2))
         return

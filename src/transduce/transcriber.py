@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from transduce import audio, batching, checkpoints, longform, words
 from transduce.audio import Audio, AudioSource
@@ -133,6 +133,27 @@ class Model:
         if not self._closed:
             self._closed = True
             self.backend.close()
+
+    def describe(self) -> dict[str, Any]:
+        """What the model is and what runs it: the content of `transduce info --json`."""
+        features, encoder, head = self.spec.features, self.spec.encoder, self.spec.head
+        return {
+            "name": self.spec.name,
+            "family": self.spec.family,
+            "heads": ", ".join(each.kind for each in self.spec.heads),
+            "head": head.kind,
+            "labels": head.num_classes - 1,
+            "durations": list(head.durations) if head.kind == "tdt" else None,
+            "max_symbols": None if head.kind == "ctc" else head.max_symbols,
+            "language": self.spec.language,
+            "sample_rate": features.sample_rate,
+            "mels": features.num_mels,
+            "encoder": f"{encoder.num_layers} layers, {encoder.width} wide, {encoder.num_heads} heads, "
+            f"{encoder.attention}, {encoder.subsampling} x{encoder.subsampling_factor}",
+            "frame_seconds": self.spec.frame_samples / features.sample_rate,
+            "max_segment_seconds": self.spec.max_segment_seconds,
+            **self.backend.describe(),
+        }
 
     def transcribe(
         self,

@@ -1,0 +1,628 @@
+"""The command line as a user meets it: exit codes, what goes to which stream, which files appear.
+
+`main()` runs inside the test. Where speech does not matter the model is `clicks`, a recogniser of clicks
+(`fakes`), so a recording says what the test wrote into it. What needs a terminal, a signal or another locale
+is in `test_terminal`.
+"""
+
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from fakes import RATE, ClickBackend, click_model, clicks, write_wav
+from support import ROOT, data
+
+import transduce
+from transduce import cli
+from transduce.doctor import Findings
+from transduce.transcriber import load_model
+from transduce.writers import FORMATS
+
+DIGITS = ROOT / "examples" / "digits.wav"
+DIGITS_TEXT = "three seven five three six six three one six"
+BOX_DRAWING = re.compile("[\u2500-\u257f]")
+
+
+@dataclass(frozen=True)
+class Run:
+    code: int
+    out: str
+    err: str
+
+
+Runner = Callable[..., Run]
+
+
+class Pipe(io.BytesIO):
+    """Standard input that comes from another command."""
+
+    name = "<stdin>"
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        raise OSError(29, "Illegal seek")
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> ClickBackend:
+    """What is behind `-m clicks`; any other model is loaded as ever."""
+    backend = ClickBackend()
+
+    def load(name: str, **options: str) -> Any:
+        return click_model(backend) if name == "clicks" else load_model(name, **options)
+
+    monkeypatch.setattr(cli, "load_model", load)
+    return backend
+
+
+@pytest.fixture
+def run(backend: ClickBackend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
+    """Runs `transduce` with arguments; no run may end in a traceback."""
+    monkeypatch.setattr(cli.logger, "handlers", [])
+
+    def call(*arguments: object, stdin: bytes = b"") -> Run:
+        monkeypatch.setattr(sys, "argv", ["transduce", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(stdin)))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Run(int(exited.value.code or 0), out, err)
+
+    return call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def recording(path: Path, *labels: int) -> Path:
+    """A recording of one second and a channel for each label."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_wav(path, *(clicks(1, {0.5: label}) for label in labels))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+# Standard output
+
+
+def test_a_recording_becomes_text_on_standard_output(run: Runner) -> None:
+    assert run("transcribe", DIGITS, "-m", "demo") == Run(0, f"{DIGITS_TEXT}\n", "")
+
+
+def test_json_is_one_object(run: Runner) -> None:
+    found = run("transcribe", DIGITS, "-m", "demo", "-f", "json", "--head", "ctc")
+    content = json.loads(found.out)
+    assert (content["schema"], content["model"], content["head"]) == (1, "demo", "ctc")
+    assert content["text"] == " ".join(segment["text"] for segment in content["segments"])
+    assert content["source"] == str(DIGITS)
+    assert "tokens" not in content
+
+
+def test_tokens_are_added_when_asked_for(run: Runner, here: Path) -> None:
+    content = json.loads(
+        run("transcribe", recording(here / "a.wav", 3), "-m", "clicks", "-f", "json", "--tokens").out
+    )
+    assert [(token["id"], token["frame"]) for token in content["tokens"]] == [(3, 6)]
+
+
+def test_several_recordings_have_headings(run: Runner, here: Path) -> None:
+    for number, name in enumerate(("a.wav", "b.wav")):
+        recording(here / name, number)
+    assert (
+        run("transcribe", "a.wav", "b.wav", "-m", "clicks").out == "== a.wav ==\none\n\n== b.wav ==\ntwo\n\n"
+    )
+    lines = run("transcribe", "a.wav", "b.wav", "-m", "clicks", "-f", "json").out.splitlines()
+    assert [json.loads(line)["source"] for line in lines] == ["a.wav", "b.wav"]
+
+
+def test_a_pipe_is_read_and_written(run: Runner, here: Path) -> None:
+    content = recording(here / "a.wav", 6).read_bytes()
+    assert run("transcribe", "-", "-m", "clicks", stdin=content) == Run(0, "seven\n", "")
+    assert run("transcribe", "-", "-m", "clicks", "-o", "-", stdin=content).out == "seven\n"
+    assert run("transcribe", "-", "-m", "clicks", "-o", "out", stdin=content) == Run(0, "", "")
+    assert (here / "out" / "stdin.txt").read_text(encoding="utf-8") == "seven\n"
+
+
+def test_a_pipe_can_be_read_once(run: Runner, here: Path) -> None:
+    content = recording(here / "a.wav", 6).read_bytes()
+    found = run("transcribe", "-", "-", "-m", "clicks", stdin=content)
+    assert found.code == 1
+    assert "seven" in found.out
+    assert "is empty" in found.err
+
+
+def test_silence_is_a_result(run: Runner, here: Path) -> None:
+    write_wav(here / "silence.wav", np.zeros(RATE, np.float32))
+    assert run("transcribe", "silence.wav", "-m", "clicks") == Run(0, "", "")
+    content = json.loads(run("transcribe", "silence.wav", "-m", "clicks", "-f", "json").out)
+    assert (content["text"], content["segments"], content["duration"]) == ("", [], 1.0)
+
+
+def test_a_full_standard_output_is_an_error(run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    recording(here / "a.wav", 0)
+    monkeypatch.setattr(sys, "stdout", Full())
+    found = run("transcribe", "a.wav", "-m", "clicks")
+    assert (found.code, found.err) == (1, "error: standard output: No space left on device [output]\n")
+
+
+# Formats and files
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["a.txt"]),
+        (["-f", "srt"], ["a.srt"]),
+        (["-f", "json,srt"], ["a.json", "a.srt"]),
+        (["-f", "json", "-f", "vtt"], ["a.json", "a.vtt"]),
+        (["-f", "TSV, ctm", "--format", "tsv"], ["a.ctm", "a.tsv"]),
+        (["-f", "all"], sorted(f"a.{name}" for name in FORMATS)),
+    ],
+    ids=str,
+)
+def test_formats_repeat_and_take_commas(
+    run: Runner, here: Path, options: list[str], expected: list[str]
+) -> None:
+    recording(here / "a.wav", 0)
+    assert run("transcribe", "a.wav", "-m", "clicks", "-o", "out", *options) == Run(0, "", "")
+    assert files(here / "out") == expected
+
+
+def test_folders_are_mirrored(run: Runner, here: Path) -> None:
+    for number, name in enumerate(("talks/a.wav", "talks/day 2/b.wav", "talks/day 2/c.wav")):
+        recording(here / name, number)
+    (here / "talks" / "notes.txt").write_text("x")
+    assert run("transcribe", "talks", "-m", "clicks", "-o", "out") == Run(0, "", "")
+    assert files(here / "out") == ["a.txt", "day 2/b.txt", "day 2/c.txt"]
+    assert (here / "out" / "day 2" / "c.txt").read_text(encoding="utf-8") == "three\n"
+
+
+def test_names_that_would_collide_keep_their_extension(run: Runner, here: Path) -> None:
+    recording(here / "a.wav", 0)
+    shutil.copy(recording(here / "b.wav", 1), here / "a.wave")
+    assert run("transcribe", "a.wav", "a.wave", "b.wav", "-m", "clicks", "-o", ".").code == 0
+    assert files(here) == ["a.wav", "a.wav.txt", "a.wave", "a.wave.txt", "b.txt", "b.wav"]
+    assert (here / "a.wave.txt").read_text(encoding="utf-8") == "two\n"
+
+
+def test_what_exists_is_kept_unless_it_may_be_replaced(
+    run: Runner, here: Path, backend: ClickBackend
+) -> None:
+    recording(here / "a.wav", 0)
+    recording(here / "b.wav", 1)
+    (here / "a.txt").write_text("mine")
+    found = run("transcribe", "a.wav", "b.wav", "-m", "clicks", "-o", ".")
+    assert (found.code, found.err) == (1, "error: a.txt: exists already; --overwrite replaces it [output]\n")
+    assert (here / "a.txt").read_text() == "mine"
+    assert (here / "b.txt").read_text() == "two\n"
+    assert backend.batches == [[RATE]]  # nothing was spent on the first
+    assert run("transcribe", "a.wav", "-m", "clicks", "-o", ".", "--overwrite").code == 0
+    assert (here / "a.txt").read_text() == "one\n"
+
+
+def test_a_full_disk_costs_one_file_and_is_named(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_bytes
+
+    def write_unless_third(path: Path, content: bytes) -> int:
+        if content == b"three\n":
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    for number in range(4):
+        recording(here / f"{number}.wav", number)
+    monkeypatch.setattr(Path, "write_bytes", write_unless_third)
+    found = run("transcribe", "?.wav", "-m", "clicks", "-o", "out")
+    assert found.code == 1
+    assert re.fullmatch(r"error: out.2\.txt: the disk is full\. .+ \[resource\]\n", found.err)
+    assert files(here / "out") == ["0.txt", "1.txt", "3.txt"]
+
+
+def test_a_folder_that_stops_being_writable_is_an_error(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, content: bytes) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    recording(here / "a.wav", 0)
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    found = run("transcribe", "a.wav", "-m", "clicks", "-o", "out")
+    assert found.code == 1
+    assert re.fullmatch(r"error: out.a\.txt: Permission denied \[output\]\n", found.err)
+
+
+# Parts of recordings
+
+
+def test_a_channel_can_be_chosen_or_all_split(run: Runner, here: Path) -> None:
+    recording(here / "call.wav", 0, 4)
+    assert run("transcribe", "call.wav", "-m", "clicks", "--channel", "1").out == "five\n"
+    split = run("transcribe", "call.wav", "-m", "clicks", "--channel", "split")
+    assert split.out == "== call.wav channel 0 ==\none\n\n== call.wav channel 1 ==\nfive\n\n"
+    lines = run("transcribe", "call.wav", "-m", "clicks", "--channel", "split", "-f", "json").out.splitlines()
+    assert [(json.loads(line)["channel"], json.loads(line)["text"]) for line in lines] == [
+        (0, "one"),
+        (1, "five"),
+    ]
+    assert run("transcribe", "call.wav", "-m", "clicks", "--channel", "split", "-o", "out").code == 0
+    assert files(here / "out") == ["call.channel0.txt", "call.channel1.txt"]
+
+
+def test_split_channels_are_not_replaced_either(run: Runner, here: Path) -> None:
+    recording(here / "call.wav", 0, 4)
+    arguments = ("transcribe", "call.wav", "-m", "clicks", "--channel", "split", "-o", "out")
+    assert [run(*arguments).code, run(*arguments).code, run(*arguments, "--overwrite").code] == [0, 1, 0]
+
+
+def test_one_bad_recording_does_not_stop_a_split(run: Runner, here: Path) -> None:
+    recording(here / "b.wav", 0, 4)
+    found = run("transcribe", "missing.wav", "b.wav", "-m", "clicks", "--channel", "split")
+    assert found.code == 1
+    assert "missing.wav" in found.err
+    assert "five" in found.out
+
+
+def test_start_and_end_keep_the_recordings_clock(run: Runner, here: Path) -> None:
+    write_wav(here / "a.wav", clicks(6, {1.0: 0, 3.0: 1, 5.0: 2}))
+    found = run("transcribe", "a.wav", "-m", "clicks", "--start", "2", "--end", "4", "-f", "json")
+    (segment,) = json.loads(found.out)["segments"]
+    assert segment["text"] == "two"
+    assert segment["start"] == pytest.approx(3, abs=0.08)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--channel", "2"), ("--track", "1"), ("--start", "9")])
+def test_a_part_that_is_not_there_is_an_error_of_the_file(
+    run: Runner, here: Path, option: str, value: str
+) -> None:
+    recording(here / "a.wav", 0)
+    found = run("transcribe", "a.wav", "-m", "clicks", option, value)
+    assert (found.code, found.out) == (1, "")
+    assert re.fullmatch(r"error: a\.wav .+ \[audio\]\n", found.err)
+
+
+# What fails
+
+
+def test_one_bad_file_does_not_stop_the_rest(run: Runner, here: Path) -> None:
+    recording(here / "a.wav", 0)
+    recording(here / "z.wav", 1)
+    (here / "text.wav").write_text("not audio")
+    found = run("transcribe", "a.wav", "text.wav", "missing.wav", "z.wav", "-m", "clicks", "-o", "out")
+    assert (found.code, found.out) == (1, "")
+    first, second = found.err.splitlines()
+    assert re.fullmatch(r"error: text\.wav .+ \[audio\]", first)
+    assert re.fullmatch(r"error: missing\.wav .+ \[audio\]", second)
+    assert files(here / "out") == ["a.txt", "z.txt"]
+
+
+def test_fail_fast_stops_at_the_first_bad_file(run: Runner, here: Path) -> None:
+    recording(here / "a.wav", 0)
+    recording(here / "z.wav", 1)
+    found = run("transcribe", "a.wav", "missing.wav", "z.wav", "-m", "clicks", "-o", "out", "--fail-fast")
+    assert (found.code, len(found.err.splitlines())) == (1, 1)
+    assert files(here / "out") == ["a.txt"]
+
+
+@pytest.mark.parametrize("argument", ["missing.wav", "*.wav", "empty", "x" * 300, "take [1].wav"])
+def test_what_names_nothing_is_an_error(run: Runner, here: Path, argument: str) -> None:
+    (here / "empty").mkdir()
+    found = run("transcribe", argument, "-m", "clicks")
+    assert (found.code, found.out) == (1, "")
+    assert re.fullmatch(rf"error: {re.escape(argument)}.+ \[audio\]\n", found.err)
+
+
+def test_a_file_that_may_not_be_read_is_an_error(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    recording(here / "a.wav", 0)
+    monkeypatch.setattr("transduce.audio.open", refuse, raising=False)
+    found = run("transcribe", "a.wav", "-m", "clicks")
+    assert (found.code, found.err) == (1, "error: a.wav cannot be read: Permission denied [audio]\n")
+
+
+def test_a_name_that_begins_with_a_dash_goes_behind_two(run: Runner, here: Path) -> None:
+    recording(here / "-a.wav", 2)
+    assert run("transcribe", "-m", "clicks", "--", "-a.wav").out == "three\n"
+
+
+def test_an_interrupt_keeps_what_is_finished(run: Runner, here: Path, backend: ClickBackend) -> None:
+    def interrupt(batch: object) -> None:
+        if len(backend.batches) > 1:
+            raise KeyboardInterrupt
+
+    backend.fault = interrupt
+    write_wav(here / "1.wav", clicks(700, {0.5: 0}))  # enough for a round of its own
+    recording(here / "2.wav", 1)
+    found = run("transcribe", "1.wav", "2.wav", "-m", "clicks", "-o", "out")
+    assert (found.code, found.out) == (130, "")
+    assert files(here / "out") == ["1.txt"]
+
+
+# Usage
+
+
+def usage_error(found: Run) -> str:
+    """The one line that says what is wrong."""
+    assert (found.code, found.out) == (2, "")
+    assert not BOX_DRAWING.search(found.err)
+    *about, line = found.err.splitlines()
+    assert about[0].startswith("Usage: transduce")
+    assert line.startswith("Error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "Missing argument 'FILE'"),
+        (["a.wav", "-f", "docx"], "unknown format docx; known are txt, json, srt, vtt, tsv, ctm and all"),
+        (["a.wav", "-f", ","], "unknown format (none)"),
+        (["a.wav", "-f", "srt,txt"], "several formats need a folder for their files: add -o DIR"),
+        (["a.wav", "-f", "all"], "several formats need a folder"),
+        (["a.wav", "--channel", "left"], "--channel 'left' is neither mix, split nor a number from 0"),
+        (["a.wav", "--start", "-1"], "'--start'"),
+        (["a.wav", "--start", "5", "--end", "5"], "--end 5 is not after --start 5"),
+        (["a.wav", "--track", "x"], "'--track'"),
+        (["a.wav", "-o", "file"], "file is not a folder"),
+        (["a.wav", "-o", "file/deep"], "file is not a folder"),
+        (["a.wav", "--wrong"], "No such option: --wrong"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_plain_line(run: Runner, here: Path, arguments: list[str], reason: str) -> None:
+    (here / "file").write_text("x")
+    assert reason in usage_error(run("transcribe", "-m", "clicks", *arguments))
+    assert files(here) == ["file"]
+
+
+def test_without_a_model_there_is_a_hint(run: Runner, here: Path) -> None:
+    line = usage_error(run("transcribe", recording(here / "a.wav", 0)))
+    assert "-m demo" in line
+    assert "TRANSDUCE_MODEL" in line
+
+
+def test_an_unknown_command_is_a_usage_error(run: Runner) -> None:
+    assert "transkribe" in usage_error(run("transkribe", "a.wav"))
+
+
+def test_nothing_at_all_shows_the_help(run: Runner) -> None:
+    found = run()
+    assert found.code == 2
+    assert "transcribe" in found.out + found.err
+
+
+# What makes it all impossible
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "code"),
+    [
+        (["-m", "missing.nemo"], "missing.nemo: no such file", "checkpoint"),
+        (["-m", "."], "Is a directory", "checkpoint"),
+        (["-m", str(DIGITS)], "neither a NeMo archive", "unsupported_model"),
+        (["-m", "demo", "--head", "rnnt"], "has no rnnt head", "unsupported_model"),
+        (["-m", "demo", "--device", "cuda:99"], "cuda:99", "device"),
+        (["-m", "demo", "--device", "abacus"], "unknown device 'abacus'", "device"),
+        (["-m", "demo", "--backend", "abacus"], "unknown backend 'abacus'", "device"),
+        (["-m", "demo", "--precision", "fp3"], "fp3", "device"),
+    ],
+    ids=str,
+)
+def test_an_unusable_model_ends_it_before_anything_is_tried(
+    run: Runner, here: Path, arguments: list[str], reason: str, code: str
+) -> None:
+    found = run("transcribe", DIGITS, "-o", "out", *arguments)
+    assert (found.code, found.out) == (3, "")
+    assert reason in found.err
+    assert re.fullmatch(rf"error: .+ \[{code}\]\n", found.err)
+    assert files(here) == []
+
+
+def test_a_missing_extra_is_named_with_its_pip_line(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for command in (["transcribe", DIGITS, "-m", "demo"], ["info", "demo"]):
+        found = run(*command)
+        assert (found.code, found.out) == (3, "")
+        assert re.fullmatch(
+            r'error: torch .+ pip install "transduce\[torch\]" \[missing_extra\]\n', found.err
+        )
+
+
+# Options everywhere
+
+
+def options_of(command: str) -> dict[str, Any]:
+    parameters = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
+    return {p.opts[0].removeprefix("--"): p for p in parameters if p.opts[0].startswith("--")}
+
+
+@pytest.mark.parametrize("command", ["transcribe", "info", "doctor"])
+def test_every_option_also_reads_its_variable(command: str) -> None:
+    for name, parameter in options_of(command).items():
+        assert parameter.envvar == f"TRANSDUCE_{name.upper().replace('-', '_')}"
+        assert parameter.help
+
+
+def test_variables_stand_for_options(run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording(here / "a.wav", 0)
+    variables = {"MODEL": "clicks", "FORMAT": "srt,json", "OUTPUT": "out", "TOKENS": "1", "START": "0.4"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"TRANSDUCE_{name}", value)
+    assert run("transcribe", "a.wav") == Run(0, "", "")
+    assert files(here / "out") == ["a.json", "a.srt"]
+    assert json.loads((here / "out" / "a.json").read_text())["tokens"] != []
+    assert run("transcribe", "a.wav", "-o", "-", "-f", "txt").out == "one\n"  # an option is stronger
+    monkeypatch.setenv("TRANSDUCE_FORMAT", "docx")
+    assert "unknown format docx" in usage_error(run("transcribe", "a.wav"))
+
+
+def test_warnings_name_the_file_and_quiet_silences_them(run: Runner, here: Path) -> None:
+    antiphase = clicks(1, {0.5: 0})
+    write_wav(here / "a.wav", antiphase, -antiphase)
+    found = run("transcribe", "a.wav", "-m", "clicks")
+    assert (found.code, found.out) == (0, "one\n")
+    assert re.fullmatch(r"warning: a\.wav: channels 0, 1 cancel .+\n", found.err)
+    assert run("transcribe", "a.wav", "-m", "clicks", "-q") == Run(0, "one\n", "")
+    quiet = run("transcribe", "missing.wav", "-m", "clicks", "--quiet")
+    assert (quiet.code, quiet.err.count("error: missing.wav")) == (1, 1)
+
+
+def test_verbose_says_what_runs_and_nothing_that_was_said(run: Runner, here: Path) -> None:
+    recording(here / "a.wav", 0)
+    found = run("transcribe", "a.wav", "-m", "clicks", "-v", "-o", "out")
+    assert found.code == 0
+    assert "engine: clicks 1.0, device: cpu, precision: fp32" in found.err
+    assert "a.wav" in found.err
+    assert "one" not in found.err
+    assert run("transcribe", "a.wav", "-m", "clicks").err == ""
+
+
+# The other commands
+
+
+def test_help_teaches(run: Runner) -> None:
+    root = run("--help").out
+    assert "Try it: transduce transcribe examples/digits.wav -m demo" in root
+    assert all(command in root for command in ("transcribe", "info", "doctor"))
+    for command in ("transcribe", "info", "doctor"):
+        found = run(command, "--help")
+        assert found.code == 0
+        assert not BOX_DRAWING.search(found.out)
+        assert re.search(rf"^  transduce {command}", found.out, re.MULTILINE)
+        assert all(f"--{name}" in found.out for name in options_of(command))
+
+
+def test_version(run: Runner) -> None:
+    assert run("--version") == Run(0, f"transduce {transduce.__version__}\n", "")
+
+
+def test_info_shows_what_a_model_is(run: Runner) -> None:
+    content = json.loads(run("info", "demo", "--json").out)
+    expected = {
+        "name": "demo",
+        "family": "nemo",
+        "heads": "tdt, ctc",
+        "head": "tdt",
+        "durations": [0, 1, 2, 3, 4],
+        "sample_rate": 16000,
+        "frame_seconds": 0.08,
+        "device": "cpu",
+        "precision": "fp32",
+    }
+    assert {key: content[key] for key in expected} == expected
+    lines = dict(line.split(maxsplit=1) for line in run("info", "demo", "--head", "ctc").out.splitlines())
+    assert (lines["head"], lines["heads"]) == ("ctc", "tdt, ctc")
+    assert "durations" not in lines
+
+
+def test_info_of_a_model_that_is_not_there(run: Runner) -> None:
+    found = run("info", "missing.ckpt")
+    assert (found.code, found.out) == (3, "")
+    assert "missing.ckpt" in found.err
+
+
+def test_doctor_says_that_all_is_well(run: Runner) -> None:
+    found = run("doctor")
+    assert (found.code, found.err) == (0, "")
+    assert re.search(r"^demo +right: 'two five'", found.out, re.MULTILINE)
+    content = json.loads(run("doctor", "--json").out)
+    assert content["healthy"] is True
+
+
+def test_doctor_fails_where_the_demo_does(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.checks, "examine", lambda: Findings({"numpy": "1"}, "failed: no engine", False))
+    found = run("doctor", "--json")
+    assert found.code == 3
+    assert json.loads(found.out) == {"numpy": "1", "demo": "failed: no engine", "healthy": False}
+
+
+def test_completion_is_offered(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TRANSDUCE_COMPLETE", "source_bash")
+    found = run()
+    assert found.code == 0
+    assert "complete -o" in found.out
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "transduce", "--version"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("transduce ")
+
+
+# The documentation
+
+
+def blocks(page: str, language: str) -> Iterator[tuple[str, str | None]]:
+    """Each block of code, and what is shown to come out of it."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    pattern = rf"^```{language}\n(.*?)^```$(?:\n\n?^```\n(.*?)^```$)?"
+    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
+        yield match[1], match[2]
+
+
+@pytest.fixture
+def examples(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with what the documentation talks about."""
+    (here / "examples").mkdir()
+    shutil.copy(DIGITS, here / "examples" / "digits.wav")
+    (here / "talks").mkdir()
+    shutil.copy(data("audio/u03.wav"), here / "talks" / "monday.wav")
+    shutil.copy(data("audio/u17.wav"), here / "talks" / "tuesday.wav")
+    return here
+
+
+COMMANDS = [
+    (line, shown)
+    for block, shown in blocks("cli.md", "sh")
+    for line in block.splitlines()
+    if line.startswith("transduce") and not re.search(" (FILE|MODEL)", line)
+]
+
+
+def test_the_documentation_has_commands() -> None:
+    assert len(COMMANDS) > 8
+
+
+def test_commands_of_the_documentation_run(run: Runner, examples: Path) -> None:
+    for line, shown in COMMANDS:
+        found = run(*shlex.split(line, comments=True)[1:])
+        assert (line, found.code, found.err) == (line, 0, "")
+        assert shown is None or found.out == shown
+
+
+def test_python_of_the_documentation_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    num_blocks = 0
+    for block, shown in blocks("api.md", "python"):
+        capsys.readouterr()
+        exec(compile(block, "docs/api.md", "exec"), names)
+        assert shown is None or capsys.readouterr().out == shown
+        num_blocks += 1
+    assert num_blocks > 4
