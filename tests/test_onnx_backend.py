@@ -172,7 +172,7 @@ class FakeRuntime(SimpleNamespace):
         )
         self.starts, self.asked = starts, []
 
-    def InferenceSession(self, model: Any, options: Any, providers: list[Any]) -> Any:  # noqa: N802
+    def InferenceSession(self, model: Any, options: Any, providers: Any, enable_fallback: int) -> Any:  # noqa: N802
         self.asked.append((options, providers))
         used = [CUDA, CPU] if self.starts and providers[0] != CPU else [CPU]
         return SimpleNamespace(get_providers=lambda: used)

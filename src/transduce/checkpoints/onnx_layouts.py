@@ -190,7 +190,7 @@ def describe(files: OnnxFiles, facts: Facts) -> tuple[ModelSpec, Tokenizer, Weig
     family = _family(files, facts)
     tokenizer = _tokenizer(files)
     features = _features(files, facts, family)
-    head = _head(files, facts, tokenizer)
+    head = _head(files, facts, family, tokenizer)
     factor = int(facts.metadata.get("subsampling_factor") or files.settings.get("subsampling_factor") or 0)
     factor = factor or int(_part(files, "encoder").get("subsampling_factor") or SUBSAMPLING_FACTOR[family])
     limit = facts.position_limit_frames
@@ -277,13 +277,14 @@ def _encoder(factor: int, width: int) -> EncoderSpec:
     )
 
 
-def _head(files: OnnxFiles, facts: Facts, tokenizer: Tokenizer) -> HeadSpec:
+def _head(files: OnnxFiles, facts: Facts, family: str, tokenizer: Tokenizer) -> HeadSpec:
     """A blank that the vocabulary does not list comes last; what is more than classes are durations."""
     blank = tokenizer.pieces.index(BLANK) if BLANK in tokenizer.pieces else tokenizer.size
     num_classes = tokenizer.size + (BLANK not in tokenizer.pieces)
     num_durations = facts.num_outputs - num_classes
-    has_durations = files.decoder is not None and "rnnt" not in str(files.settings.get("model_type", ""))
-    if num_durations < 0 or (num_durations and not has_durations):
+    may_be_tdt = family == "nemo" and files.decoder and "rnnt" not in str(files.settings.get("model_type"))
+    is_whole = family == "gigaam" or BLANK in tokenizer.pieces
+    if num_durations < 0 or (num_durations and not may_be_tdt) or not is_whole:
         raise CheckpointError(
             f"{files.encoder}: the model has {facts.num_outputs} outputs a frame and its vocabulary "
             f"{num_classes} with blank; they do not belong together"

@@ -9,13 +9,13 @@ what the nodes can do. Knows nothing of speech.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
-from transduce.onnx.builder import Graph, Value
+from transduce.onnx.builder import FLOAT, FLOAT16, INT32, INT64, Graph, Value
 
 __all__ = ["ForeignModel", "Port"]
 
@@ -73,6 +73,33 @@ class ForeignModel:
             outputs=[_port(value) for value in graph.output],
             nodes=list(graph.node),
             weights=weights,
+        )
+
+    def floats(self, side: Literal["inputs", "outputs"], least: int = 1) -> list[Port]:
+        """The inputs or outputs that carry values, in order; UnsupportedModelError if there are fewer."""
+        return self._ports(side, (FLOAT, FLOAT16), least, "floating-point")
+
+    def integers(self, side: Literal["inputs", "outputs"], least: int = 1) -> list[Port]:
+        """The inputs or outputs that carry labels or lengths."""
+        return self._ports(side, (INT32, INT64), least, "integer")
+
+    def _ports(self, side: str, elements: Sequence[int], least: int, what: str) -> list[Port]:
+        ports = [p for p in (self.inputs if side == "inputs" else self.outputs) if p.element in elements]
+        if len(ports) < least:
+            raise self._unlike(f"has {len(ports)} {what} {side} where {least} belong")
+        return ports
+
+    def size(self, port: Port, axis: int) -> int:
+        """A size of an input or output that must be fixed."""
+        rank = len(port.shape)
+        size = port.shape[axis] if -rank <= axis < rank else None
+        if not size:
+            raise self._unlike(f"does not fix axis {axis} of {port.name!r}")
+        return size
+
+    def _unlike(self, what: str) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"{self.path}: {what}, so it is not an export of a kind that is read (docs/onnx.md lists them)"
         )
 
     def stored_shapes(self) -> Iterator[tuple[int, ...]]:
@@ -209,7 +236,7 @@ def _renamed(node: Any, renamed: Mapping[str, Value], prefix: str) -> Any:
 
     copy = type(node)()
     copy.CopyFrom(node)
-    copy.name = f"{prefix}/{node.name}"
+    copy.name = ""  # quantizers leave names out or repeat them
     copy.input[:] = [new(name) for name in node.input]
     copy.output[:] = [new(name) for name in node.output]
     for graph in _nested(copy):

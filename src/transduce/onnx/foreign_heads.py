@@ -17,32 +17,10 @@ from transduce.onnx.foreign import ForeignModel, Port
 from transduce.onnx.loop import Advance, State
 from transduce.onnx.session import Session
 
-__all__ = ["FusedHead", "SplitHead", "floats", "integers", "static_size"]
+__all__ = ["FusedHead", "SplitHead"]
 
 LAST_AXES = (-1, 3)
 """The class axis of logits `[B, T, 1, C]`."""
-
-
-def floats(ports: Sequence[Port]) -> list[Port]:
-    """Those that carry values."""
-    return [port for port in ports if port.element in (FLOAT, FLOAT16)]
-
-
-def integers(ports: Sequence[Port]) -> list[Port]:
-    """Those that carry labels or lengths."""
-    return [port for port in ports if port.element in (INT32, INT64)]
-
-
-def static_size(model: ForeignModel, port: Port, axis: int) -> int:
-    """A size that must be fixed."""
-    rank = len(port.shape)
-    size = port.shape[axis] if -rank <= axis < rank else None
-    if not size:
-        raise UnsupportedModelError(
-            f"{model.path}: does not fix axis {axis} of {port.name!r}, so it is not an export of a kind that "
-            "is read (docs/onnx.md lists them)"
-        )
-    return size
 
 
 class SplitHead:
@@ -52,11 +30,11 @@ class SplitHead:
     """
 
     def __init__(self, decoder: ForeignModel, joint: ForeignModel, blank: int) -> None:
-        self.predictor = _Predictor(decoder, decoder.inputs, floats(decoder.outputs)[1:])
-        frames, self.output = _floats_of(joint, "inputs", 2)[:2]
+        self.predicted, *new_states = decoder.floats("outputs")
+        self.predictor = _Predictor(decoder, decoder.floats("inputs"), new_states)
+        frames, self.output, *_ = joint.floats("inputs", 2)
         self.scorer = _Scorer(joint, frames, _before_softmax(joint))
         self.decoder, self.joint = decoder, joint
-        self.predicted = floats(decoder.outputs)[0]
         self.start_values = self._first_step(blank)
         """Output and states after a blank on zero states, of one lane."""
         self.is_row = self.start_values[0].shape[1] == 1  # [B, 1, H], and the joint takes [B, H, 1]
@@ -112,9 +90,8 @@ class FusedHead:
     """
 
     def __init__(self, model: ForeignModel, blank: int) -> None:
-        frames, *_ = _floats_of(model, "inputs", 3)
-        others = [port for port in model.inputs if port is not frames]
-        self.predictor = _Predictor(model, others, _floats_of(model, "outputs", 3)[1:])
+        frames, *states = model.floats("inputs")
+        self.predictor = _Predictor(model, states, model.floats("outputs")[1:])
         self.model = model
         self.blank = blank
         self.scorer = _Scorer(model, frames, _before_softmax(model))
@@ -146,15 +123,18 @@ class FusedHead:
 class _Predictor:
     """The inputs and states of a decoder."""
 
-    def __init__(self, model: ForeignModel, inputs: Sequence[Port], new_states: Sequence[Port]) -> None:
-        self.model = model
-        self.label, *self.lengths = integers(inputs)
-        self.states = floats(inputs)
-        self.new_states = new_states
+    def __init__(self, model: ForeignModel, states: Sequence[Port], new_states: Sequence[Port]) -> None:
+        self.label, *self.lengths = model.integers("inputs")
+        self.states = states
+        self.new_states = new_states[: len(states)]
         self.zeros = [
-            np.zeros((static_size(model, port, 0), 1, static_size(model, port, 2)), _DTYPES[port.element])
-            for port in self.states
+            np.zeros((model.size(port, 0), 1, model.size(port, 2)), _DTYPES[port.element]) for port in states
         ]
+        if len(self.new_states) < len(states) or not states:
+            raise UnsupportedModelError(
+                f"{model.path}: takes {len(states)} states and gives {len(new_states)}; docs/onnx.md lists "
+                "what is read"
+            )
 
     def feeds(self, graph: Graph, label: Value, states: Sequence[Value]) -> dict[str, Value]:
         """Labels `[B, 1]` int64 and states, and a length of 1 for every lane."""
@@ -173,7 +153,7 @@ class _Scorer:
         self.model = model
         self.frames = frames
         self.logits = logits
-        self.width = static_size(model, frames, 1)
+        self.width = model.size(frames, 1)
         self.boundary, self.tail = self._find_boundary()
 
     def project(self, graph: Graph, encoded: Value) -> Value:
@@ -221,19 +201,9 @@ _DTYPES: Mapping[int, type[np.generic]] = {
 }
 
 
-def _floats_of(model: ForeignModel, side: str, least: int) -> list[Port]:
-    ports = floats(model.inputs if side == "inputs" else model.outputs)
-    if len(ports) < least:
-        raise UnsupportedModelError(
-            f"{model.path}: has {len(ports)} floating-point {side} where at least {least} belong; it is not "
-            "an export of a kind that is read (docs/onnx.md lists them)"
-        )
-    return ports
-
-
 def _before_softmax(model: ForeignModel) -> str:
     """The logits: a softmax at the end would only cost time, and its rounding can tie two labels."""
-    name = floats(model.outputs)[0].name
+    name = model.floats("outputs")[0].name
     last = model.producer(name)
     if last is None or last.op_type != "LogSoftmax":
         return name
@@ -243,7 +213,7 @@ def _before_softmax(model: ForeignModel) -> str:
 
 def _plain(body: Graph, model: ForeignModel, logits: Value) -> Value:
     """`[B, W, 1, C]` or `[B, W, C]` as fp32 `[B, W, C]`."""
-    port = floats(model.outputs)[0]
+    port = model.floats("outputs")[0]
     logits = body.cast(logits, FLOAT)
     return body.squeeze(logits, 2) if len(port.shape) == 4 else logits
 

@@ -18,7 +18,7 @@ from transduce.errors import CheckpointError
 from transduce.onnx import ctc, frontend, loop
 from transduce.onnx.builder import FLOAT, INT64, Graph, Value
 from transduce.onnx.foreign import ForeignModel
-from transduce.onnx.foreign_heads import FusedHead, SplitHead, floats, integers, static_size
+from transduce.onnx.foreign_heads import FusedHead, SplitHead
 from transduce.onnx.loop import LoopHead
 from transduce.onnx.session import Session
 from transduce.types import ModelSpec, Weights
@@ -63,10 +63,13 @@ def facts(parts: Parts) -> Facts:
     """Raises UnsupportedModelError where a size that must be fixed is not."""
     encoder = parts.encoder
     scorer = parts.joint or parts.decoder or encoder
-    num_outputs = static_size(scorer, floats(scorer.outputs)[0], -1)
-    width = None if scorer is encoder else static_size(scorer, floats(scorer.inputs)[0], 1)
-    num_mels = static_size(encoder, floats(encoder.inputs)[0], 1)
-    return Facts(num_mels, width, num_outputs, _position_limit(encoder), encoder.metadata)
+    return Facts(
+        num_mels=encoder.size(encoder.floats("inputs")[0], 1),
+        width=None if scorer is encoder else scorer.size(scorer.floats("inputs")[0], 1),
+        num_outputs=scorer.size(scorer.floats("outputs")[0], -1),
+        position_limit_frames=_position_limit(encoder),
+        metadata=encoder.metadata,
+    )
 
 
 def build(spec: ModelSpec, weights: Weights, parts: Parts, window: int) -> Graph:
@@ -98,12 +101,12 @@ def _encode(
     graph: Graph, spec: ModelSpec, encoder: ForeignModel, features: Value, counts: Value
 ) -> tuple[Value, Value]:
     """The encoder's fp32 output in its own layout, and the number of its frames `[B]`."""
-    signal, length = floats(encoder.inputs)[0], integers(encoder.inputs)[0]
+    signal, length = encoder.floats("inputs")[0], encoder.integers("inputs")[0]
     feeds = {
         signal.name: graph.cast(graph.op("Transpose", features, perm=[0, 2, 1]), signal.element),
         length.name: graph.cast(counts, length.element),
     }
-    outputs = [floats(encoder.outputs)[0], *integers(encoder.outputs)[:1]]
+    outputs = [encoder.floats("outputs")[0], *encoder.integers("outputs", 0)[:1]]
     with graph.scope("encoder"):
         values = encoder.inline(graph, feeds, [port.name for port in outputs])
     encoded = graph.cast(values[0], FLOAT)

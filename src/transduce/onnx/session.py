@@ -59,15 +59,16 @@ class Session:
         with _translated(source, "cannot load it: it is damaged, cut short or newer than this onnxruntime"):
             options = _options(runtime, count, weights or {})
             given = str(model) if isinstance(model, Path) else model
-            native = runtime.InferenceSession(given, options, providers=providers)
+            # Its own fallback prints to standard output.
+            native = runtime.InferenceSession(given, options, providers=providers, enable_fallback=0)
         on_cuda = native.get_providers()[0] == CUDA
-        if device.startswith("cuda") and not on_cuda:
-            raise DeviceError(
-                f"device {device!r} was asked for, but onnxruntime could not start its CUDA provider; "
-                "use --device cpu, or install the CUDA and cuDNN libraries that this onnxruntime-gpu needs"
-            )
-        if device == "auto" and not on_cuda and not why:
+        if len(providers) > 1 and not on_cuda:
             why = "onnxruntime could not start its CUDA provider"
+            if device != "auto":
+                raise DeviceError(
+                    f"device {device!r} was asked for, but {why}; use --device cpu, or install the CUDA and "
+                    "cuDNN libraries that this onnxruntime-gpu needs"
+                )
         name = "cuda (never tried by the authors)" if on_cuda else f"cpu, {count} thread{'s' * (count > 1)}"
         notes = {"engine": f"onnxruntime {runtime.__version__}", "device": name}
         return cls(source, notes | ({"why not cuda": why} if why else {}), native)
@@ -140,7 +141,8 @@ def _translated(source: str, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not type(error).__module__.startswith("onnxruntime"):
+        # It raises UnicodeDecodeError where its own message quotes broken names.
+        if not type(error).__module__.startswith("onnxruntime") and not isinstance(error, UnicodeDecodeError):
             raise
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         if any(text in reason for text in _OUT_OF_MEMORY):
