@@ -25,8 +25,8 @@ PATHS = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"errors", "types"},
     {"media"},
-    {"audio", "batching", "features", "greedy", "hub", "longform", "tokenizer", "writers"},
-    {"transcript", "words"},
+    {"audio", "batching", "features", "greedy", "hub", "segmentation", "tokenizer", "writers"},
+    {"longform", "transcript", "words"},
     {"nn", "onnx"},
     {"checkpoints"},
     {"outputs", "transcriber"},
@@ -264,7 +264,7 @@ def test_changelog_knows_the_version() -> None:
     assert f"## [{project_version()}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_wheel_holds_the_demo_model_its_licence_and_the_type_marker(tmp_path: Path) -> None:
+def test_wheel_holds_the_models_their_licences_and_the_type_marker(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -274,7 +274,9 @@ def test_wheel_holds_the_demo_model_its_licence_and_the_type_marker(tmp_path: Pa
     info = f"transduce-{project_version()}.dist-info"
     sources = {path.relative_to(PACKAGE.parent).as_posix() for path in PATHS}
     assert sources | {"transduce/py.typed", "transduce/models/demo/LICENSE"} <= names
-    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/LICENSES/CC-BY-SA-4.0.txt"} <= names
+    assert {"transduce/models/vad/silero_vad_16k_sequence.onnx", "transduce/models/vad/LICENSE"} <= names
+    licences = {"LICENSE", *(f"LICENSES/{path.name}" for path in (ROOT / "LICENSES").iterdir())}
+    assert {f"{info}/licenses/{name}" for name in licences} <= names
     assert not [name for name in names if not name.startswith(("transduce/", info))]
 
 
