@@ -393,7 +393,7 @@ def usage_error(found: Run) -> str:
         (["a.wav", "--track", "x"], "'--track'"),
         (["a.wav", "-o", "file"], "file is not a folder"),
         (["a.wav", "-o", "file/deep"], "file is not a folder"),
-        (["a.wav", "--wrong"], "No such option: --wrong"),
+        (["a.wav", "--wrong"], "No such option"),
     ],
     ids=str,
 )
