@@ -183,7 +183,7 @@ def _array(onnx: Any, path: Path, tensor: Any) -> npt.NDArray[Any]:
             array: npt.NDArray[Any] = onnx.numpy_helper.to_array(tensor)
             return array
         return _mapped(onnx, path, tensor)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: the tensor {tensor.name} is damaged ({error})") from error
 
 
