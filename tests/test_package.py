@@ -24,13 +24,14 @@ PATHS = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors", "types"},
-    {"media"},
+    {"media", "mixing", "sources"},
     {"audio", "batching", "features", "greedy", "hub", "segmentation", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx"},
     {"checkpoints"},
     {"outputs", "transcriber"},
     {"bench", "doctor", "evaluate", "server", "triton"},
+    {"cli_serve"},
     {"cli"},
     {"transduce", "__main__"},
 )
@@ -39,7 +40,18 @@ LAYERS = (
 ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx"}
 """Heavy libraries, each with the one part that may import it, even lazily."""
 
-AT_TOP = {"numpy": None, "yaml": {"checkpoints"}, "torch": {"nn"}, "typer": {"cli"}, "rich": {"cli"}}
+AT_TOP = {
+    "numpy": None,
+    "yaml": {"checkpoints"},
+    "torch": {"nn"},
+    "typer": {"cli", "cli_serve"},
+    "rich": {"cli"},
+    "fastapi": {"server"},
+    "starlette": {"server"},
+    "pydantic": {"server"},
+    "uvicorn": {"server"},
+    "prometheus_client": {"server"},
+}
 """What may stand among a module's first imports besides the standard library, and in which parts."""
 
 MOST_MODULE_LINES = 400

@@ -1,0 +1,178 @@
+"""`transduce serve`: one model behind an OpenAI-compatible HTTP server, until it is told to stop.
+
+In: arguments and TRANSDUCE_* variables. Out: a server on an address, its log on standard error, and an
+exit code: 0 after SIGTERM and a drained queue, 2 usage, 3 the model, the extra `server`, the device or the
+address is not usable, 130 interrupted. `register` adds the command to an application.
+"""
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from transduce.errors import DeviceError, TransduceError, import_extra
+from transduce.server import logs
+from transduce.server.settings import Settings
+from transduce.transcriber import Model, load_model
+
+__all__ = ["register", "serve"]
+
+UNUSABLE = 3
+"""Exit code."""
+
+LIBRARIES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+
+DEFAULTS = Settings()
+
+logger = logging.getLogger("transduce")
+
+
+def serve(
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", "-m", envvar="TRANSDUCE_MODEL", help="A model file, or `demo`, the bundled one."
+        ),
+    ] = "",
+    host: Annotated[str, typer.Option(envvar="TRANSDUCE_HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="TRANSDUCE_PORT", min=0, max=65535, help="0: any free one.")
+    ] = 8000,
+    api_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key", envvar="TRANSDUCE_API_KEY", help="A key that clients must send; repeat it."
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TRANSDUCE_API_KEY_FILE", help="A file with a key a line; `ps` does not show it."
+        ),
+    ] = None,
+    aliases: Annotated[
+        list[str] | None,
+        typer.Option("--alias", envvar="TRANSDUCE_ALIAS", help="Another name for the model.  [whisper-1]"),
+    ] = None,
+    max_requests: Annotated[
+        int,
+        typer.Option(envvar="TRANSDUCE_MAX_REQUESTS", min=1, help="Requests under way; more get 503."),
+    ] = DEFAULTS.max_requests,
+    max_upload: Annotated[
+        int, typer.Option(envvar="TRANSDUCE_MAX_UPLOAD", min=1, help="Largest upload, MiB; larger get 413.")
+    ] = DEFAULTS.max_upload_bytes // 2**20,
+    max_hours: Annotated[
+        float, typer.Option(envvar="TRANSDUCE_MAX_HOURS", min=0.001, help="Longest recording, hours.")
+    ] = DEFAULTS.max_audio_seconds / 3600,
+    batch_seconds: Annotated[
+        float, typer.Option(envvar="TRANSDUCE_BATCH_SECONDS", min=1, help="Audio of one batch, seconds.")
+    ] = DEFAULTS.rules.batch_seconds,
+    queue_seconds: Annotated[
+        float, typer.Option(envvar="TRANSDUCE_QUEUE_SECONDS", min=1, help="Audio that waits in memory.")
+    ] = DEFAULTS.queue_seconds,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(envvar="TRANSDUCE_DRAIN_SECONDS", min=1, help="Time for open requests after SIGTERM."),
+    ] = DEFAULTS.drain_seconds,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(envvar="TRANSDUCE_LOG_FORMAT", help="Of the log.")
+    ] = "text",
+    head: Annotated[
+        str,
+        typer.Option(envvar="TRANSDUCE_HEAD", help="For checkpoints with two heads: auto, rnnt, tdt or ctc."),
+    ] = "auto",
+    backend: Annotated[str, typer.Option(envvar="TRANSDUCE_BACKEND", help="auto, torch or onnx.")] = "auto",
+    device: Annotated[
+        str, typer.Option(envvar="TRANSDUCE_DEVICE", help="auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    precision: Annotated[
+        str,
+        typer.Option(envvar="TRANSDUCE_PRECISION", help="Of the encoder: fp32 (exact), bf16, fp16, auto."),
+    ] = "fp32",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", envvar="TRANSDUCE_VERBOSE", help="Log health checks too.")
+    ] = False,
+) -> None:
+    """Serve a model over HTTP, as OpenAI's API does; the page at / is for people.
+
+    \b
+    transduce serve -m demo
+    curl -F file=@examples/digits.wav -F model=demo http://127.0.0.1:8000/v1/audio/transcriptions
+    """
+    if not model:
+        raise typer.BadParameter("no model was named; give one with -m (-m demo is the bundled one)")
+    logs.set_up(log_format, logging.DEBUG if verbose else logging.INFO)
+    settings = Settings(
+        aliases=tuple(aliases or DEFAULTS.aliases),
+        api_keys=_keys(api_keys or [], api_key_file),
+        max_requests=max_requests,
+        max_upload_bytes=max_upload * 2**20,
+        max_audio_seconds=max_hours * 3600,
+        rules=replace(DEFAULTS.rules, batch_seconds=batch_seconds),
+        queue_seconds=queue_seconds,
+        drain_seconds=drain_seconds,
+    )
+    with _usable():
+        for library in LIBRARIES:
+            import_extra(library, "server")
+        bound = _bind(host, port, is_open=not settings.api_keys)
+        loaded = load_model(model, backend=backend, device=device, precision=precision, head=head)
+    _serve(loaded, settings, bound)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command `serve` to an application."""
+    app.command()(serve)
+
+
+def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
+    """The keys of the options and of the file, without empty lines."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"--api-key-file {file} cannot be read: {error}") from error
+    keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
+    if file and not keys:
+        raise typer.BadParameter(f"--api-key-file {file} holds no key, so the API would be open")
+    return keys
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """What is not usable here is one line that says why, and exit code 3."""
+    try:
+        yield
+    except TransduceError as error:
+        typer.echo(" ".join(f"error: {error} [{error.code}]".splitlines()), err=True)
+        raise typer.Exit(UNUSABLE) from None
+
+
+def _bind(host: str, port: int, *, is_open: bool) -> socket.socket:
+    """Take the address before the model is loaded, which may take long."""
+    from transduce.server import serving
+
+    try:
+        bound = serving.bind(host, port)
+    except OSError as error:
+        raise DeviceError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
+    address, number = bound.getsockname()[:2]
+    if is_open and not ipaddress.ip_address(address).is_loopback:
+        logger.warning("whoever reaches %s can use this server: set --api-key-file", address)
+    logger.info("listening on http://%s:%d", f"[{address}]" if ":" in address else address, number)
+    return bound
+
+
+def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:
+    from transduce.server import serving
+    from transduce.server.app import create_app
+
+    with model:
+        fields = {"model": model.spec.name, **model.backend.describe()}
+        logger.info("model loaded", extra={"fields": fields})
+        serving.serve(create_app(model, settings), bound, settings.drain_seconds)
