@@ -16,7 +16,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["FakeHub", "Fault", "HubServer", "Request", "running"]
+import pytest
+
+__all__ = ["FakeHub", "Fault", "HubServer", "Request", "no_proxies", "running"]
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""
+
+
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this machine's proxies out of a test's environment."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import Fault, HubServer, running
+from hub_server import Fault, HubServer, no_proxies, running
 from support import num_cases
 
 from transduce.errors import DownloadError, ResourceError
@@ -36,10 +36,8 @@ CUT = Fault(cut_after=100_000)
 
 
 @pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_proxies(monkeypatch)
 
 
 @pytest.fixture
@@ -158,10 +156,11 @@ def test_a_server_without_ranges_is_read_from_the_start(
     assert only_file(tmp_path) == CONTENT
 
 
+@pytest.mark.parametrize("digest", [SHA256, None], ids=["hash", "no hash"])
 def test_another_range_than_the_one_asked_for_is_not_taken(
-    server: HubServer, client: Client, tmp_path: Path
+    server: HubServer, client: Client, tmp_path: Path, digest: Digest | None
 ) -> None:
-    get(file_at(server, CUT, Fault(wrong_range=True)), tmp_path, client)
+    get(file_at(server, CUT, Fault(wrong_range=True), digest=digest), tmp_path, client)
     assert only_file(tmp_path) == CONTENT
     assert ranges(server)[-1] is None
 
@@ -479,8 +478,9 @@ def test_a_token_stays_with_its_server(server: HubServer, tmp_path: Path) -> Non
         server.put("/moved", CONTENT, Fault(302, {"Location": f"{target}?signature=1"}))
         client = Client(Policy(), endpoint=server.url, token="hf_secret")
         get(RemoteFile("m.nemo", server.url + "/m.nemo", None, SHA256), tmp_path, client)
+        get(RemoteFile("m.nemo", target, None, SHA256), tmp_path, client)
     assert [r.headers.get("Authorization") for r in server.requests] == ["Bearer hf_secret"] * 2
-    assert [r.headers.get("Authorization") for r in storage.requests] == [None]
+    assert [r.headers.get("Authorization") for r in storage.requests] == [None] * 2
 
 
 def test_messages_hold_no_secrets(server: HubServer, tmp_path: Path) -> None:
