@@ -350,8 +350,9 @@ def random_arrays(shapes: Shapes, seed: int = 0) -> Arrays:
         if key.endswith("num_batches_tracked"):
             arrays[key] = np.array(1000, np.int64)
             continue
-        array = rng.standard_normal(shape, np.float32)
-        array /= np.float32(math.sqrt(math.prod(shape[1:])))
+        array = rng.random(shape, np.float32)  # uniform: full sizes have 10^8 numbers
+        array -= np.float32(0.5)
+        array *= np.float32(math.sqrt(12 / math.prod(shape[1:])))
         is_positive = key.endswith("running_var") or key.startswith("preprocessor.")
         arrays[key] = np.abs(array) + np.float32(0.1) if is_positive else array
     return arrays

@@ -241,7 +241,7 @@ def _num_heads(encoder: Mapping[str, Any], width: int, source: str) -> int:
     heads = encoder.get("n_heads")
     if heads is None and width != RELEASED_WIDTH:
         raise CheckpointError(f"{source}: {NO_CONFIG}")
-    return whole(heads or RELEASED_HEADS, "encoder.n_heads", source, most=width)
+    return whole(RELEASED_HEADS if heads is None else heads, "encoder.n_heads", source, most=width)
 
 
 def _head_spec(config: Mapping[str, Any], state: StateDict) -> HeadSpec:
@@ -251,9 +251,9 @@ def _head_spec(config: Mapping[str, Any], state: StateDict) -> HeadSpec:
     if f"{TRANSDUCER.embed}.weight" in state:
         num_classes = state.shape(f"{TRANSDUCER.embed}.weight")[0]
         return HeadSpec("rnnt", num_classes, blank=num_classes - 1, max_symbols=MAX_SYMBOLS)
-    kind = config.get("model_class") or config.get("model_name") or "this"
+    kind = one_line(config.get("model_class") or config.get("model_name") or "encoder alone")
     raise UnsupportedModelError(
-        f"{state.source}: a {one_line(kind)} checkpoint without RNN-T or CTC head; it does not write text"
+        f"{state.source}: a GigaAM model of the kind {kind!r}; without an RNN-T or CTC head it writes no text"
     )
 
 
