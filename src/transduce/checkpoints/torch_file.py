@@ -95,10 +95,11 @@ def _check_records(archive: zipfile.ZipFile, file_bytes: int) -> None:
     if not records or len(set(archive.namelist())) < len(records):
         raise zipfile.BadZipFile("it has no records, or several of one name")
     for record in records:
-        if record.CRC:  # 0: torch.save was told to write no checksums
-            with archive.open(record) as content:  # raises BadZipFile at the end of damaged content
-                while content.read(CHUNK_BYTES):
-                    pass
+        if record.CRC == 0:  # torch.save was told to write no checksums
+            del record.CRC  # then zipfile asks for none
+        with archive.open(record) as content:  # raises BadZipFile at the end of damaged content
+            while content.read(CHUNK_BYTES):
+                pass
 
 
 @dataclass
@@ -156,7 +157,7 @@ class _OutlineReader(pickle._Unpickler):
 
 def _check_keys(keys: list[Any]) -> None:
     """Names and numbers: the hash of a nested tuple, say, can take for ever."""
-    if not all(isinstance(key, str | int | float) for key in keys):
+    if not all(key is None or isinstance(key, str | int | float) for key in keys):
         raise pickle.UnpicklingError("it has a dictionary with keys that are no names")
 
 

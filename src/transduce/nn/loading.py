@@ -5,7 +5,9 @@ as numpy arrays in fp32 or their own integer type. `weights_only=True` always; a
 container classes, and the allowance ends with the call.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import IO, Any
 
 import torch
@@ -20,23 +22,32 @@ MAX_SHARING = 4
 MAX_DEPTH = 2
 """Tensors lie in a dict, or in a dict of that dict (a state dict beside other things)."""
 
+_ALLOWING = Lock()
+"""torch keeps what is allowed in one list for all threads: one load ending would end it for another."""
+
 
 def load_pickled(file: IO[bytes], source: str, allowed: Sequence[Callable[..., Any]] = ()) -> Any:
     """The object in `file`, with arrays for tensors; classes but torch's own and `allowed` are refused."""
     file_bytes = file.seek(0, 2)
     file.seek(0)
     try:
-        with torch.serialization.safe_globals(list(allowed)):
+        with _ALLOWING, torch.serialization.safe_globals(list(allowed)):
             loaded = torch.load(file, map_location="cpu", weights_only=True)
         _check_sizes(list(_tensors(loaded, MAX_DEPTH)), file_bytes, source)
         return _to_numpy(loaded, MAX_DEPTH)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(
-            f"{source}: cannot be read as a torch checkpoint; it is damaged or cut short ({lines[0][:200]})"
+            f"{source}: cannot be read as a torch checkpoint; it is damaged or cut short ({_reason(error)})"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """One line; torch's advice to read the file without its checks is left out."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "torch's restricted reader refuses it"
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
