@@ -131,7 +131,7 @@ def wrong_texts(name: str, head: str | None) -> list[tuple[str, str]]:
     """(ours, upstream's) where they differ."""
     results, tokenizer = in_batches(backend(name, head), range(40)), checkpoint(name).tokenizer
     ours = [tokenizer.decode(results[index].ids.tolist()) for index in range(40)]
-    pairs = zip(ours, (answer["text"].strip() for answer in expected(name, head)), strict=True)
+    pairs = zip(ours, (answer["text"] for answer in expected(name, head)), strict=True)
     return [(text, theirs) for text, theirs in pairs if text != theirs]
 
 
