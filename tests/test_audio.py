@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import num_cases, read_wav
 
-from transduce import audio
+from transduce import audio, sources
 from transduce.audio import Audio, load, load_channels
 from transduce.errors import AudioError, MissingExtraError
 
@@ -49,7 +49,7 @@ def ref(field: Path) -> Floats:
     return read_wav(field / "ref_s16.wav")
 
 
-def samples(source: audio.AudioSource) -> Floats:
+def samples(source: sources.AudioSource) -> Floats:
     return load(source, rate=RATE).samples
 
 
@@ -801,18 +801,18 @@ def test_a_playlist_opens_no_other_file(field: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_names_of_sources(field: Path, ref: Floats) -> None:
-    assert audio.describe_source("a/b.wav") == "a/b.wav"
-    assert audio.describe_source(Path("a.wav")) == "a.wav"
-    assert audio.describe_source(b"RIFF") == "<bytes>"
-    assert audio.describe_source(ref) == "<array>"
-    assert audio.describe_source(io.BytesIO()) == "<stream>"
+    assert sources.describe_source("a/b.wav") == "a/b.wav"
+    assert sources.describe_source(Path("a.wav")) == "a.wav"
+    assert sources.describe_source(b"RIFF") == "<bytes>"
+    assert sources.describe_source(ref) == "<array>"
+    assert sources.describe_source(io.BytesIO()) == "<stream>"
     with (field / "a.mp3").open("rb") as file:
-        assert audio.describe_source(file) == str(field / "a.mp3")
+        assert sources.describe_source(file) == str(field / "a.mp3")
 
 
 def test_75_name_that_is_no_text_can_be_printed() -> None:
     path = "a\udcff.wav"  # what Python makes of the bytes a, FF, .wav
-    assert audio.describe_source(path).encode("utf-8").startswith(b"a")
+    assert sources.describe_source(path).encode("utf-8").startswith(b"a")
     with pytest.raises(AudioError) as caught:
         load(path, rate=RATE)
     assert b".wav cannot be read" in str(caught.value).encode("utf-8")

@@ -1,19 +1,16 @@
 """Audio of any kind to float32 mono at the model's rate.
 
-In: a path, the bytes of a file, a binary file object or a numpy array. Out: `Audio`, whose samples are
-`[n]`, finite, at the rate asked for, with what was repaired or left out as warnings. Everything runs
-over blocks of some seconds: read, cut, mix, change the rate, collect; at most one mono copy of the
-whole is kept. Files are decoded in `media`; models and texts are unknown here.
+In: a path, the bytes of a file, a binary file object or a numpy array. Out: an `AudioStream`, whose
+blocks are finite and at the rate asked for, with what was repaired or left out as warnings; or all of it
+as `Audio`. Everything runs over blocks of some seconds: read, cut, mix, change the rate. Files are
+decoded in `media`; models and texts are unknown here.
 """
 
-import io
 import math
-import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, BinaryIO, Literal, TypeAlias
 
@@ -22,15 +19,13 @@ import numpy.typing as npt
 
 from transduce.errors import AudioError, MissingExtraError
 from transduce.media import Track, array_track, library, open_track
+from transduce.mixing import Mixer
+from transduce.sources import AudioSource, describe_source, opened_source
 from transduce.types import FloatArray
 
-__all__ = ["Audio", "AudioSource", "codecs", "describe_source", "load", "load_channels"]
+__all__ = ["Audio", "AudioStream", "codecs", "load", "load_channels", "open_stream"]
 
 _Array: TypeAlias = npt.NDArray[Any]
-_Float64: TypeAlias = npt.NDArray[np.float64]
-
-AudioSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | _Array
-"""A path; the content of a file; an open binary file, read from its start; or an array of samples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +48,25 @@ class Audio:
         return len(self.samples) / self.rate
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioStream:
+    """Audio that is ready for a model and comes in blocks, while its source is open."""
+
+    name: str
+    """What messages call the source."""
+    rate: int
+    channels: tuple[int | None, ...]
+    """The channel of the source that each column is, from 0; None: all of them, mixed."""
+    start_seconds: float
+    """What a player shows at sample 0."""
+    expected_seconds: float | None
+    """The length that the source claims; None where it makes no claim."""
+    blocks: Iterator[FloatArray]
+    """Each `[n, columns]`, n > 0, at `rate`; at least one."""
+    warnings: Callable[[], tuple[str, ...]]
+    """What was damaged, missing or cancelled, a sentence each; complete after the last block."""
+
+
 def load(
     source: AudioSource,
     *,
@@ -73,15 +87,17 @@ def load(
 
     Raises AudioError for what is not usable audio, MissingExtraError where a library has to be installed.
     """
-    with _opened(source, rate, sample_rate, track, start_seconds, end_seconds) as reading:
-        if channel != "mix":
-            return _one_channel(reading, channel)
-        balance = _Balance()
-        (mix,) = _read(reading, balance.total)
-        if balance.is_cancelled:
-            return _loudest_channel(reading, balance)
-        mix.samples[:] /= len(balance.active)
-        return mix
+    with open_stream(
+        source,
+        rate=rate,
+        sample_rate=sample_rate,
+        channel=channel,
+        track=track,
+        start_seconds=start_seconds,
+        end_seconds=end_seconds,
+    ) as stream:
+        (audio,) = _collected(stream)
+    return audio
 
 
 def load_channels(
@@ -94,21 +110,43 @@ def load_channels(
     end_seconds: float | None = None,
 ) -> list[Audio]:
     """Read every channel of `source` on its own, in order; arguments and errors as for `load`."""
-    with _opened(source, rate, sample_rate, track, start_seconds, end_seconds) as reading:
-        channels = _read(reading, lambda block: block)
-    return [replace(audio, channel=index) for index, audio in enumerate(channels)]
+    with open_stream(
+        source,
+        rate=rate,
+        sample_rate=sample_rate,
+        channel="each",
+        track=track,
+        start_seconds=start_seconds,
+        end_seconds=end_seconds,
+    ) as stream:
+        return _collected(stream)
 
 
-def describe_source(source: AudioSource) -> str:
-    """What messages call a source: its path, `<bytes>`, `<array>`, or the name of the stream."""
-    if isinstance(source, (str, os.PathLike)):
-        return os.fsencode(source).decode("utf-8", "replace")  # a path need not be valid text
-    if isinstance(source, np.ndarray):
-        return "<array>"
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return "<bytes>"
-    name = getattr(source, "name", None)  # an int where the file was opened from a descriptor
-    return name if isinstance(name, str) and name else "<stream>"
+@contextmanager
+def open_stream(
+    source: AudioSource,
+    *,
+    rate: int,
+    sample_rate: int | None = None,
+    channel: int | Literal["mix", "each"] = "mix",
+    track: int | None = None,
+    start_seconds: float = 0.0,
+    end_seconds: float | None = None,
+) -> Iterator[AudioStream]:
+    """Read `source` block by block; arguments and errors as for `load`, errors while blocks are taken too.
+
+    `channel="each"` gives every channel by itself.
+    """
+    name = describe_source(source)
+    _check_rate("rate", rate)
+    if sample_rate is not None:
+        _check_rate("sample_rate", sample_rate)
+        if not isinstance(source, np.ndarray):
+            raise AudioError(f"{name} carries its own sample rate: sample_rate= is for arrays")
+    _check_span(start_seconds, end_seconds)
+    with opened_source(source) as media, _track(media, name, int(sample_rate or rate), track) as opened:
+        part = _Part.of(opened, start_seconds, end_seconds)
+        yield _stream(name, opened, part, channel, int(rate))
 
 
 def codecs() -> Mapping[str, str]:
@@ -135,39 +173,6 @@ def _version(name: str) -> str:
 # Opening
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A source that can be read more than once, and what is asked of it."""
-
-    media: BinaryIO | _Array
-    name: str
-    rate: int
-    array_rate: int
-    track: int | None
-    start_seconds: float
-    end_seconds: float | None
-
-
-@contextmanager
-def _opened(
-    source: AudioSource,
-    rate: int,
-    sample_rate: int | None,
-    track: int | None,
-    start_seconds: float,
-    end_seconds: float | None,
-) -> Iterator[_Reading]:
-    name = describe_source(source)
-    _check_rate("rate", rate)
-    if sample_rate is not None:
-        _check_rate("sample_rate", sample_rate)
-        if not isinstance(source, np.ndarray):
-            raise AudioError(f"{name} carries its own sample rate: sample_rate= is for arrays")
-    _check_span(start_seconds, end_seconds)
-    with _media(source, name) as media:
-        yield _Reading(media, name, int(rate), int(sample_rate or rate), track, start_seconds, end_seconds)
-
-
 def _check_rate(label: str, rate: int) -> None:
     if isinstance(rate, bool) or not isinstance(rate, (int, np.integer)) or rate <= 0:
         raise AudioError(f"{label} is the number of samples per second, a whole number above 0, not {rate!r}")
@@ -181,105 +186,92 @@ def _check_span(start_seconds: float, end_seconds: float | None) -> None:
         )
 
 
-@contextmanager
-def _media(source: AudioSource, name: str) -> Iterator[BinaryIO | _Array]:
-    """The source as an array or as a file that can be read again; OSErrors become AudioErrors."""
-    try:
-        if isinstance(source, np.ndarray):
-            yield source
-        elif isinstance(source, (bytes, bytearray, memoryview)):
-            yield _seekable(io.BytesIO(source), name)
-        elif isinstance(source, (str, os.PathLike)):
-            with _open_path(source, name) as file:
-                yield _seekable(file, name)
-        elif hasattr(source, "read"):
-            yield _seekable(source, name)
-        else:
-            raise AudioError(
-                f"a {type(source).__name__} is not audio: give a path, bytes, a binary file or a numpy array"
-            )
-    except OSError as error:
-        raise AudioError(f"{name} cannot be read: {error.strerror or error}") from error
-
-
-def _open_path(path: str | os.PathLike[str], name: str) -> BinaryIO:
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
-        raise AudioError(f"{name} is an address, not a file: download it first")
-    try:
-        return open(path, "rb")
-    except ValueError as error:  # a null character
-        raise AudioError(f"{name!r} is not a path: {error}") from error
-
-
-def _is_text(file: object) -> bool:
-    return isinstance(file, io.TextIOBase)
-
-
-def _seekable(file: BinaryIO, name: str) -> BinaryIO:
-    """The file itself, or, where it cannot seek (a pipe), all that it gives in memory."""
-    if _is_text(file):
-        raise AudioError(f"{name} was opened as text: open it with mode 'rb'")
-    try:
-        file.seek(0, io.SEEK_END)
-        num_bytes = file.tell()
-    except (AttributeError, OSError):
-        content = file.read()
-        if not isinstance(content, bytes):
-            raise AudioError(f"{name} gives {type(content).__name__}, not bytes") from None
-        file, num_bytes = io.BytesIO(content), len(content)
-    if num_bytes == 0:
-        raise AudioError(f"{name} is empty (0 bytes)")
-    return file
-
-
-# From blocks to mono
-
-
-def _read(reading: _Reading, select: Callable[[FloatArray], FloatArray]) -> list[Audio]:
-    """One pass: each column of what `select` makes of the blocks `[n, channels]`, as one Audio."""
-    with _track(reading) as track:
-        first = max(0, round((reading.start_seconds - track.start_seconds) * track.rate))
-        selected = map(select, _cut(reading, track, first))
-        columns = _collected(_resampled(selected, track.rate, reading.rate))
-    if not columns:
-        raise AudioError(_no_samples(reading, track))
-    start_seconds, warnings = track.start_seconds + first / track.rate, track.damage.warnings()
-    return [Audio(samples, reading.rate, warnings, None, start_seconds) for samples in columns]
+# From blocks of a track to blocks for a model
 
 
 @contextmanager
-def _track(reading: _Reading) -> Iterator[Track]:
-    if isinstance(reading.media, np.ndarray):
-        yield array_track(reading.media, reading.array_rate, reading.track)
+def _track(media: BinaryIO | _Array, name: str, array_rate: int, track: int | None) -> Iterator[Track]:
+    if isinstance(media, np.ndarray):
+        yield array_track(media, array_rate, track)
     else:
-        with open_track(reading.media, reading.name, reading.track) as track:
-            yield track
+        with open_track(media, name, track) as opened:
+            yield opened
 
 
-def _cut(reading: _Reading, track: Track, first: int) -> Iterator[FloatArray]:
-    """The samples from number `first` to the end that is asked for, which must be numbers."""
-    end_seconds = math.inf if reading.end_seconds is None else reading.end_seconds - track.start_seconds
-    end = round(end_seconds * track.rate) if math.isfinite(end_seconds) else sys.maxsize
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Which samples of a track are asked for."""
+
+    first: int
+    end: int
+    """May lie far behind the track's own."""
+    start_seconds: float
+    """As asked for, for messages."""
+    end_seconds: float | None
+
+    @classmethod
+    def of(cls, track: Track, start_seconds: float, end_seconds: float | None) -> "_Part":
+        first = max(0, round((start_seconds - track.start_seconds) * track.rate))
+        late_seconds = math.inf if end_seconds is None else end_seconds - track.start_seconds
+        end = round(late_seconds * track.rate) if math.isfinite(late_seconds) else sys.maxsize
+        return cls(first, end, start_seconds, end_seconds)
+
+    def num_seconds(self, track: Track) -> float | None:
+        """Its length, as far as the track declares its own."""
+        declared_seconds = track.damage.declared_seconds
+        if declared_seconds is None:
+            return None
+        return max(0.0, min(self.end / track.rate, declared_seconds) - self.first / track.rate)
+
+
+def _stream(
+    name: str, track: Track, part: _Part, channel: int | Literal["mix", "each"], rate: int
+) -> AudioStream:
+    mixer = Mixer(track.rate)
+    blocks = _cut(name, track, part)
+    channels: Sequence[int | None]
+    if channel == "mix":
+        blocks, channels = mixer.mixed(blocks) if track.num_channels > 1 else blocks, [None]
+    elif channel == "each":
+        channels = range(track.num_channels)
+    else:
+        channels = [_checked_channel(name, channel, track.num_channels)]
+        blocks = _picked(blocks, int(channel))
+    return AudioStream(
+        name=name,
+        rate=rate,
+        channels=tuple(channels),
+        start_seconds=track.start_seconds + part.first / track.rate,
+        expected_seconds=part.num_seconds(track),
+        blocks=_some(_resampled(blocks, track.rate, rate), name, track, part),
+        warnings=lambda: track.damage.warnings() + mixer.warnings(),
+    )
+
+
+def _checked_channel(name: str, channel: int, num_channels: int) -> int:
+    if isinstance(channel, bool) or not isinstance(channel, (int, np.integer)):
+        raise AudioError(f"channel is a number from 0 or 'mix', not {channel!r}")
+    if not 0 <= channel < num_channels:
+        raise AudioError(f"{name} has no channel {channel}: there are {num_channels}, from 0")
+    return int(channel)
+
+
+def _cut(name: str, track: Track, part: _Part) -> Iterator[FloatArray]:
+    """The samples of the part, which must be numbers."""
     position = 0
     for block in track.blocks:
-        part = block[max(0, first - position) : max(0, end - position)]
-        if not np.isfinite(part).all():
-            raise AudioError(f"{reading.name} contains samples that are NaN or infinite")
-        if len(part):
-            yield part
+        kept = block[max(0, part.first - position) : max(0, part.end - position)]
+        if not np.isfinite(kept).all():
+            raise AudioError(f"{name} contains samples that are NaN or infinite")
+        if len(kept):
+            yield kept
         position += len(block)
-        if position >= end:
+        if position >= part.end:
             return
 
 
-def _no_samples(reading: _Reading, track: Track) -> str:
-    if not track.damage.decoded_seconds:
-        return f"{reading.name} contains no audio samples"
-    end = "its end" if reading.end_seconds is None else f"{reading.end_seconds} s"
-    known = f"starts at {track.start_seconds:.2f} s"
-    if track.damage.at_end:
-        known += f" and ends at {track.start_seconds + track.damage.decoded_seconds:.2f} s"
-    return f"{reading.name} has no audio between {reading.start_seconds} s and {end}: it {known}"
+def _picked(blocks: Iterator[FloatArray], channel: int) -> Iterator[FloatArray]:
+    return (block[:, channel : channel + 1] for block in blocks)
 
 
 def _resampled(blocks: Iterator[FloatArray], rate: int, new_rate: int) -> Iterator[FloatArray]:
@@ -304,84 +296,35 @@ def _resampler(rate: int, new_rate: int, num_channels: int) -> Any:
         raise AudioError(f"a sample rate of {rate} cannot be changed to {new_rate}: {error}") from error
 
 
-def _collected(blocks: Iterator[FloatArray]) -> list[FloatArray]:
-    """Each column of all blocks. The buffers grow in place, so nothing is ever held twice."""
-    buffers: list[bytearray] = []
+def _some(blocks: Iterator[FloatArray], name: str, track: Track, part: _Part) -> Iterator[FloatArray]:
+    """The blocks that hold anything; none at all is an error."""
+    is_empty = True
     for block in blocks:
-        buffers = buffers or [bytearray() for _ in range(block.shape[1])]
+        if len(block):
+            is_empty = False
+            yield block
+    if is_empty:
+        raise AudioError(_no_samples(name, track, part))
+
+
+def _no_samples(name: str, track: Track, part: _Part) -> str:
+    if not track.damage.decoded_seconds:
+        return f"{name} contains no audio samples"
+    end = "its end" if part.end_seconds is None else f"{part.end_seconds} s"
+    known = f"starts at {track.start_seconds:.2f} s"
+    if track.damage.at_end:
+        known += f" and ends at {track.start_seconds + track.damage.decoded_seconds:.2f} s"
+    return f"{name} has no audio between {part.start_seconds} s and {end}: it {known}"
+
+
+def _collected(stream: AudioStream) -> list[Audio]:
+    """The whole of each column. The buffers grow in place, so nothing is ever held twice."""
+    buffers = [bytearray() for _ in stream.channels]
+    for block in stream.blocks:
         for buffer, column in zip(buffers, block.T, strict=True):
             buffer += column.tobytes()
-    return [np.frombuffer(buffer, np.float32) for buffer in buffers if buffer]
-
-
-def _one_channel(reading: _Reading, channel: int) -> Audio:
-    if isinstance(channel, bool) or not isinstance(channel, (int, np.integer)):
-        raise AudioError(f"channel is a number from 0 or 'mix', not {channel!r}")
-
-    def pick(block: FloatArray) -> FloatArray:
-        num_channels = block.shape[1]
-        if not 0 <= channel < num_channels:
-            raise AudioError(f"{reading.name} has no channel {channel}: there are {num_channels}, from 0")
-        return block[:, channel : channel + 1]
-
-    (audio,) = _read(reading, pick)
-    return replace(audio, channel=int(channel))
-
-
-# Channels that do not add up
-
-_LEAST_SUM = 0.1
-"""Less of the power than this left in the sum is cancellation. Unrelated channels leave all of it; two
-of equal power fall below at a correlation of -0.9."""
-_LEAST_ACTIVE = 1e-6
-"""A channel with less than this part of the loudest one's power (-60 dB) carries no sound."""
-
-
-class _Balance:
-    """Adds up the channels of blocks, and learns over all of them how they go together."""
-
-    def __init__(self) -> None:
-        self._num_samples = 0
-        self._sums: _Float64 = np.zeros(1)  # [C]
-        self._products: _Float64 = np.zeros((1, 1))  # [C, C]
-
-    def total(self, block: FloatArray) -> FloatArray:
-        """The sum of the channels, `[n, 1]`."""
-        wide = block.astype(np.float64)
-        self._num_samples += len(block)
-        self._sums = self._sums + wide.sum(axis=0)
-        self._products = self._products + wide.T @ wide
-        total: FloatArray = block.sum(axis=1, keepdims=True)
-        return total
-
-    @property
-    def _covariance(self) -> _Float64:
-        """Power of the sound `[C, C]`, without constant offsets and what rounding leaves of them."""
-        means, powers = self._sums / self._num_samples, self._products / self._num_samples
-        covariance: _Float64 = powers - np.outer(means, means)
-        return np.where(np.abs(covariance) > 1e-9 * powers.trace(), covariance, 0.0)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the sum has lost the sound of the channels."""
-        return bool(self._covariance.sum() < _LEAST_SUM * self._covariance.trace())
-
-    @property
-    def active(self) -> list[int]:
-        """The channels that carry sound; all of them where none does."""
-        powers = self._covariance.diagonal()
-        return [int(index) for index in np.flatnonzero(powers >= _LEAST_ACTIVE * powers.max())]
-
-    @property
-    def loudest(self) -> int:
-        """The channel with the most power."""
-        return int(self._covariance.diagonal().argmax())
-
-
-def _loudest_channel(reading: _Reading, balance: _Balance) -> Audio:
-    audio = _one_channel(reading, balance.loudest)
-    warning = (
-        f"channels {', '.join(map(str, balance.active))} cancel each other in a mix: "
-        f"only channel {balance.loudest} was used"
-    )
-    return replace(audio, channel=None, warnings=(*audio.warnings, warning))
+    warnings = stream.warnings()
+    return [
+        Audio(np.frombuffer(buffer, np.float32), stream.rate, warnings, channel, stream.start_seconds)
+        for buffer, channel in zip(buffers, stream.channels, strict=True)
+    ]

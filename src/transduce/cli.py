@@ -20,8 +20,8 @@ import typer
 
 from transduce import doctor as checks
 from transduce import outputs, writers
-from transduce.audio import AudioSource
 from transduce.errors import TransduceError
+from transduce.sources import AudioSource
 from transduce.transcriber import Cut, Model, load_model
 from transduce.transcript import Transcript
 

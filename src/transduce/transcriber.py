@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from transduce import audio, batching, checkpoints, longform, words
-from transduce.audio import Audio, AudioSource
+from transduce.audio import Audio
 from transduce.errors import (
     CheckpointError,
     DeviceError,
@@ -23,6 +23,7 @@ from transduce.errors import (
     UnsupportedModelError,
     import_extra,
 )
+from transduce.sources import AudioSource, describe_source
 from transduce.tokenizer import Tokenizer
 from transduce.transcript import Transcript
 from transduce.types import Backend, FloatArray, HeadSpec, Hypothesis, ModelSpec
@@ -185,7 +186,7 @@ class Model:
             start_seconds=cut.start_seconds,
             end_seconds=cut.end_seconds,
         )
-        jobs = self._finish([self._plan(audio.describe_source(source), channel) for channel in channels])
+        jobs = self._finish([self._plan(describe_source(source), channel) for channel in channels])
         return [job.result() for job in jobs]
 
     def transcribe_batch(
@@ -214,7 +215,7 @@ class Model:
 
     def _read(self, source: AudioSource, cut: Cut) -> "_Job":
         """Load one recording and plan its spans; what goes wrong is kept with the job."""
-        name = audio.describe_source(source)
+        name = describe_source(source)
         try:
             loaded = audio.load(
                 source,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.errors import AudioError
-from transduce.media.track import BLOCK_SAMPLES, Track, check_track, to_float
+from transduce.media.track import BLOCK_SAMPLES, Damage, Track, check_track, to_float
 
 __all__ = ["array_track"]
 
@@ -22,7 +22,7 @@ def array_track(array: npt.NDArray[Any], rate: int, track: int | None) -> Track:
     columns = _columns(array)
     starts = range(0, len(columns), BLOCK_SAMPLES)
     blocks = (to_float(columns[start : start + BLOCK_SAMPLES]) for start in starts)
-    return Track(rate, columns.shape[1], blocks)
+    return Track(rate, columns.shape[1], blocks, damage=Damage(len(columns) / rate))
 
 
 def _columns(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -1,0 +1,111 @@
+"""What can be given as a recording, and how it is opened.
+
+In: a path, the content of a file, an open binary file or an array. Out: an array, or a file that can be
+read more than once and from any place. The content of a pipe waits in a temporary file, so its length
+does not matter to memory. What is inside is unknown here.
+"""
+
+import errno
+import io
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, BinaryIO, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from transduce.errors import AudioError, ResourceError
+
+__all__ = ["AudioSource", "describe_source", "opened_source"]
+
+_Array: TypeAlias = npt.NDArray[Any]
+
+AudioSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | _Array
+"""A path; the content of a file; an open binary file, read from its start; or an array of samples."""
+
+
+def describe_source(source: AudioSource) -> str:
+    """What messages call a source: its path, `<bytes>`, `<array>`, or the name of the stream."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.fsencode(source).decode("utf-8", "replace")  # a path need not be valid text
+    if isinstance(source, np.ndarray):
+        return "<array>"
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return "<bytes>"
+    name = getattr(source, "name", None)  # an int where the file was opened from a descriptor
+    return name if isinstance(name, str) and name else "<stream>"
+
+
+@contextmanager
+def opened_source(source: AudioSource) -> Iterator[BinaryIO | _Array]:
+    """The source as an array or as a seekable file; what was opened here is closed.
+
+    Raises AudioError for what cannot be read, also for an OSError while it is being read, and
+    ResourceError where a pipe fills the disk.
+    """
+    name = describe_source(source)
+    try:
+        with ExitStack() as stack:
+            yield _opened(source, name, stack)
+    except OSError as error:
+        raise AudioError(f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def _opened(source: AudioSource, name: str, stack: ExitStack) -> BinaryIO | _Array:
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _seekable(io.BytesIO(source), name, stack)
+    if isinstance(source, (str, os.PathLike)):
+        return _seekable(stack.enter_context(_open_path(source, name)), name, stack)
+    if hasattr(source, "read"):
+        return _seekable(source, name, stack)
+    raise AudioError(
+        f"a {type(source).__name__} is not audio: give a path, bytes, a binary file or a numpy array"
+    )
+
+
+def _open_path(path: str | os.PathLike[str], name: str) -> BinaryIO:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+        raise AudioError(f"{name} is an address, not a file: download it first")
+    try:
+        return open(path, "rb")
+    except ValueError as error:  # a null character
+        raise AudioError(f"{name!r} is not a path: {error}") from error
+
+
+def _seekable(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
+    """The file itself, or, where it cannot seek, a temporary one with all that it gives."""
+    if _is_text(file):
+        raise AudioError(f"{name} was opened as text: open it with mode 'rb'")
+    try:
+        file.seek(0, io.SEEK_END)
+        num_bytes = file.tell()
+    except (AttributeError, OSError):
+        file = _copied(file, name, stack)
+        num_bytes = file.tell()
+    if num_bytes == 0:
+        raise AudioError(f"{name} is empty (0 bytes)")
+    return file
+
+
+def _is_text(file: object) -> bool:
+    return isinstance(file, io.TextIOBase)
+
+
+def _copied(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
+    copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115 - the stack closes it
+    try:
+        shutil.copyfileobj(file, copy)
+    except TypeError:
+        raise AudioError(f"{name} does not give bytes") from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        folder = tempfile.gettempdir()
+        raise ResourceError(f"{name} does not fit on the disk of {folder}, where it was to wait") from error
+    return copy
