@@ -624,9 +624,20 @@ def test_other_kinds_of_files_are_refused(kind: str, suffix: str, tmp_path: Path
     refused(path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("zeros", "not fetched whole"), ("html", "web page"), ("lfs pointer", "git lfs pull")],
+)
+def test_failed_downloads_are_called_so(kind: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.ckpt"
+    path.write_bytes(other_kinds()[kind])
+    assert message in refused(path, CheckpointError)
+
+
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     refused(tmp_path)
     refused(tmp_path / "nowhere.nemo", CheckpointError)
+    refused(Path(os.devnull), CheckpointError)  # like a pipe, it may be read for ever
 
 
 # Damage at random
