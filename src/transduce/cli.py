@@ -27,8 +27,8 @@ from transduce.transcript import Transcript
 
 __all__ = ["app", "doctor", "info", "main", "transcribe"]
 
-FAILED, UNUSABLE, INTERRUPTED = 1, 3, 130
-"""Exit codes; 2, a usage error, is typer's."""
+FAILED, UNUSABLE = 1, 3
+"""Exit codes; 2, a usage error, and 130, an interrupt, are typer's."""
 
 logger = logging.getLogger("transduce")
 
@@ -196,10 +196,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """The entry point of `transduce` and `python -m transduce`."""
-    try:
-        app(prog_name="transduce")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    app(prog_name="transduce")
 
 
 Failure: TypeAlias = TransduceError | OSError
