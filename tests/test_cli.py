@@ -343,7 +343,7 @@ def test_a_file_that_may_not_be_read_is_an_error(
         raise PermissionError(13, "Permission denied", path)
 
     recording(here / "a.wav", 0)
-    monkeypatch.setattr("transduce.audio.open", refuse, raising=False)
+    monkeypatch.setattr("transduce.sources.open", refuse, raising=False)
     found = run("transcribe", "a.wav", "-m", "clicks")
     assert (found.code, found.err) == (1, "error: a.wav cannot be read: Permission denied [audio]\n")
 
@@ -426,7 +426,7 @@ def test_nothing_at_all_shows_the_help(run: Runner) -> None:
     ("arguments", "reason", "code"),
     [
         (["-m", "missing.nemo"], "missing.nemo: no such file", "checkpoint"),
-        (["-m", "."], "cannot be opened", "checkpoint"),
+        (["-m", "."], "is not a file", "checkpoint"),
         (["-m", str(DIGITS)], "neither a NeMo archive", "unsupported_model"),
         (["-m", "demo", "--head", "rnnt"], "has no rnnt head", "unsupported_model"),
         (["-m", "demo", "--device", "cuda:99"], "cuda:99", "device"),
