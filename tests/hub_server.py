@@ -40,6 +40,9 @@ class Fault:
     without_length: bool = False
     hangs_seconds: float = 0.0
     """How long the connection stays open and silent after the body."""
+    piece_bytes: int | None = None
+    pause_seconds: float = 0.0
+    """Sends the body in pieces, with pauses after them."""
     drops: bool = False
     """Closes the connection without an answer."""
 
@@ -135,7 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
             sent = b"%x\r\n%s\r\n" % (len(body), sent) + (
                 b"" if fault.cut_after is not None else b"0\r\n\r\n"
             )
-        self.wfile.write(sent)
+        size = fault.piece_bytes or max(1, len(sent))
+        for start in range(0, len(sent), size):
+            self.wfile.write(sent[start : start + size])
+            self.server.stopped.wait(fault.pause_seconds)
         self.server.stopped.wait(fault.hangs_seconds)
 
     def log_message(self, *args: object) -> None:

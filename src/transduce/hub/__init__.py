@@ -7,7 +7,7 @@ model and knows no engine but by name.
 from transduce.hub.cache import Cache, Cached
 from transduce.hub.catalogue import Artefact, Catalogue, Entry, Sample
 from transduce.hub.names import find_model
-from transduce.hub.resolving import candidates, installed_engines, is_cached, resolve
+from transduce.hub.resolving import candidates, installed_engines, is_cached, resolve, sample_path
 from transduce.hub.settings import Settings
 from transduce.hub.standard import DEFAULT_MODEL, catalogue
 
@@ -26,4 +26,5 @@ __all__ = [
     "installed_engines",
     "is_cached",
     "resolve",
+    "sample_path",
 ]

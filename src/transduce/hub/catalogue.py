@@ -65,8 +65,7 @@ class Artefact:
 class Sample:
     """A recording and what upstream says that a model writes for it."""
 
-    url: str
-    digest: Digest | None
+    source: Bundled | WebFile
     text: str
     origin: str
     """Where the text was published."""

@@ -76,8 +76,7 @@ def _entry(name: str, server: str) -> Entry:
         licence="MIT",
         artefacts=(*_graphs(name), _checkpoint(name, server)),
         sample=Sample(
-            f"{server}/example.wav",
-            Digest("sha256", SAMPLE_SHA256),
+            WebFile("example.wav", f"{server}/example.wav", Digest("sha256", SAMPLE_SHA256)),
             SAMPLE_TEXT,
             "GigaAM's colab_example.ipynb (v3_e2e_rnnt; the others without marks)",
         ),

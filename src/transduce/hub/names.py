@@ -9,6 +9,7 @@ In: the text. Out: a Path that exists, or an Entry. It opens no connection.
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
@@ -47,12 +48,9 @@ def find_model(text: str, catalogue: Catalogue) -> Path | Entry:
 
 
 def _existing(text: str) -> Path | None:
-    """The path, if it is one and something is there."""
-    try:
-        path = Path(text).expanduser()
-        return path if text and path.exists() else None
-    except (OSError, RuntimeError, ValueError):  # too long, an unknown ~user, a NUL
-        return None
+    """The path, if something is there; os.path takes no offence at what cannot be one."""
+    path = os.path.expanduser(text)
+    return Path(path) if path and os.path.exists(path) else None
 
 
 def _repository(text: str) -> Entry:

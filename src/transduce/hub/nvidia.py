@@ -6,11 +6,11 @@ the model cards; sizes are rounded.
 
 from dataclasses import dataclass
 
-from transduce.hub.catalogue import Artefact, Entry, RepoFiles, Sample
+from transduce.hub.catalogue import Artefact, Entry, RepoFiles, Sample, WebFile
 from transduce.hub.digests import Digest
 from transduce.hub.selection import CheckpointFile, Named
 
-__all__ = ["SAMPLE_URL", "entries"]
+__all__ = ["EUROPEAN", "SAMPLE_URL", "entries"]
 
 SAMPLE_URL = "https://dldata-public.s3.us-east-2.amazonaws.com/2086-149220-0033.wav"
 SAMPLE_SHA256 = "5fceacff0315d49cb59fcc505bcecf1ed5f2f35c2897b1e65a59f30e5d922150"
@@ -21,6 +21,7 @@ SAMPLE_TEXT = (
 """What NeMo writes for parakeet-tdt-0.6b-v3; others spell Phebe, or leave out marks and capitals."""
 
 EUROPEAN = "bg cs da de el en es et fi fr hr hu it lt lv mt nl pl pt ro ru sk sl sv uk"
+"""The 25 languages of parakeet-tdt-0.6b-v3."""
 V3_COMMIT = "8f23f0c03c8761650bdb5b40aaf3e40d2c15f1ce"
 V3_SHA256 = {
     "encoder-model.onnx": "98a74b21b4cc0017c1e7030319a4a96f4a9506e50f0708f3a516d02a77c96bb1",
@@ -89,8 +90,8 @@ MODELS = (
 
 def entries(sample_url: str = SAMPLE_URL) -> tuple[Entry, ...]:
     """All models of the table, and the CTC half of the Russian export, which is a model of its own there."""
-    digest, origin = Digest("sha256", SAMPLE_SHA256), "NeMo's answer to the sample of NVIDIA's model cards"
-    sample = Sample(sample_url, digest, SAMPLE_TEXT, origin)
+    recording = WebFile("2086-149220-0033.wav", sample_url, Digest("sha256", SAMPLE_SHA256))
+    sample = Sample(recording, SAMPLE_TEXT, "NeMo's answer to the sample of NVIDIA's model cards")
     return (*(_entry(model, sample) for model in MODELS), _russian_ctc())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from transduce.errors import DownloadError, MissingExtraError
 from transduce.hub import disk
 from transduce.hub.cache import Cached, FileList, ListedFile
-from transduce.hub.catalogue import Artefact, Bundled, Entry
+from transduce.hub.catalogue import Artefact, Bundled, Entry, Sample
 from transduce.hub.http import Client
 from transduce.hub.names import find_model
 from transduce.hub.planning import Plan, contents, make_plan
@@ -22,7 +22,7 @@ from transduce.hub.progress import Show
 from transduce.hub.settings import Settings
 from transduce.hub.transfer import fetch, part_path
 
-__all__ = ["candidates", "installed_engines", "is_cached", "resolve"]
+__all__ = ["candidates", "installed_engines", "is_cached", "resolve", "sample_path"]
 
 ENGINE_LIBRARIES = {"onnx": "onnxruntime", "torch": "torch"}
 """Engine -> the library whose presence means that it is installed; the preferred one first."""
@@ -57,14 +57,29 @@ def resolve(
     choices = candidates(found, engines, precision)
     if not choices:
         raise MissingExtraError(_no_engine(found))
+    return _obtain(settings, found, choices, offline)
+
+
+def _obtain(settings: Settings, entry: Entry, choices: Sequence[Artefact], offline: bool) -> Path:
+    """What is here of the best precision, else the download of the first that exists."""
     exact = (artefact for artefact in choices if artefact.precision == choices[0].precision)
-    paths = (_local_path(settings, found, artefact) for artefact in exact)
+    paths = (_local_path(settings, entry, artefact) for artefact in exact)
     if path := next(filter(None, paths), None):
         return path
     because = "offline was asked for" if offline else settings.offline_because
     if because:
-        raise DownloadError(_what_is_missing(settings, found, choices[0], because))
-    return _download(settings, found, choices)
+        raise DownloadError(_what_is_missing(settings, entry, choices[0], because))
+    return _download(settings, entry, choices)
+
+
+def sample_path(sample: Sample, *, offline: bool = False, settings: Settings | None = None) -> Path:
+    """A sample recording, downloaded where it is not here yet; DownloadError or ResourceError."""
+    if isinstance(sample.source, Bundled):
+        return _bundled(sample.source)
+    settings = settings or Settings.from_environment()
+    file = sample.source
+    artefact = Artefact("sample", (), (file,), main=(file.path,))
+    return _obtain(settings, Entry(file.path, (artefact,)), [artefact], offline)
 
 
 def candidates(entry: Entry, engines: Collection[str], precision: str = "fp32") -> list[Artefact]:
@@ -99,9 +114,13 @@ def _no_engine(entry: Entry) -> str:
 def _local_path(settings: Settings, entry: Entry, artefact: Artefact) -> Path | None:
     """What is loaded of an artefact, if all of it is here."""
     if isinstance(artefact.source, Bundled):
-        return Path(str(files("transduce") / "models" / artefact.source.path))
+        return _bundled(artefact.source)
     cached = settings.cache.look(entry.key(artefact))
     return _main(cached, artefact) if cached.is_whole else None
+
+
+def _bundled(source: Bundled) -> Path:
+    return Path(str(files("transduce") / "models" / source.path))
 
 
 def _main(cached: Cached, artefact: Artefact) -> Path:

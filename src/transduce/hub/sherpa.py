@@ -6,6 +6,7 @@ In: nothing. Out: entries under sherpa-onnx's own names. Sizes are rounded.
 from dataclasses import dataclass
 
 from transduce.hub.catalogue import Artefact, Entry, RepoFiles
+from transduce.hub.nvidia import EUROPEAN
 from transduce.hub.selection import OnnxFiles
 
 __all__ = ["entries"]
@@ -29,7 +30,7 @@ EXPORTS = (
     _Export(
         "sherpa-onnx-nemo-parakeet-tdt-0.6b-v3-int8",
         "tdt",
-        "25 European",
+        EUROPEAN,
         "CC-BY-4.0",
         670_000_000,
         "2bda32ec70b097a55adaa07d9a7173915b43cc78",

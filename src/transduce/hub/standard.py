@@ -4,7 +4,7 @@ In: the addresses of the servers that are not Hugging Face. Out: a Catalogue.
 """
 
 from transduce.hub import gigaam, nvidia, sherpa
-from transduce.hub.catalogue import Artefact, Bundled, Catalogue, Entry
+from transduce.hub.catalogue import Artefact, Bundled, Catalogue, Entry, Sample
 
 __all__ = ["DEFAULT_MODEL", "catalogue"]
 
@@ -17,6 +17,7 @@ DEMO = Entry(
     kind="tdt+ctc",
     languages="en (digits)",
     licence="CC-BY-SA-4.0",
+    sample=Sample(Bundled("demo/sample.wav"), "two five", "what the speaker says"),
 )
 
 
