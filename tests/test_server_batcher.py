@@ -199,10 +199,11 @@ def test_cancelling_wakes_a_thread_that_waits_for_room() -> None:
     outcomes = []
 
     def work(job: Job) -> None:
-        with pytest.raises(CancelledJobError):
+        try:
             for _ in range(10):
                 job.submit(span(0, 20.0))
-        outcomes.append("woken")
+        except CancelledJobError:
+            outcomes.append("woken")
 
     with running(backend, queue_seconds=40.0) as batcher:
         job = batcher.open()

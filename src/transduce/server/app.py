@@ -4,6 +4,7 @@ In: a loaded model and settings. Out: an ASGI application. Routes only: what the
 `transcription`, `service` and `metrics`; what holds for every request is in `gate`.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,9 +38,10 @@ def create_app(model: Model, settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with Service(model, settings, metrics) as service:
-            app.state.service = service
-            yield
+        app.state.service = service = Service(model, settings, metrics)
+        service.start()
+        yield
+        await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="transduce",

@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transduce.server.batcher import ClosedError
 from transduce.server.logs import request_id
 from transduce.server.metrics import Metrics
 from transduce.server.problems import ApiError, answer, of_error
@@ -73,12 +74,14 @@ class Gate:
             await self._app(scope, exchange.receive, exchange.send)
         except ClientDisconnect:
             exchange.status = CLIENT_GONE
+        except asyncio.CancelledError:  # the time to drain is up
+            exchange.lingers = False
+            await exchange.refuse(of_error(ClosedError()), scope)
         except Exception as error:
             problem = of_error(error)
             if problem.status == 500:
                 logger.error("a request failed", exc_info=error)
-            if exchange.status is None:
-                await answer(problem)(scope, exchange.receive, exchange.send)
+            await exchange.refuse(problem, scope)
 
     def _check_key(self, headers: Headers, path: str) -> None:
         if not self._keys or path in self._open_paths:
@@ -130,6 +133,8 @@ class _Exchange:
         """Of the answer, once it has begun."""
         self.num_bytes = 0
         """Of the body, as far as it was read."""
+        self.lingers = "expect" not in self.headers
+        """Whether a body is read on behind an early answer; who waits for `100 Continue` sends none."""
         self._receive = receive
         self._send = send
         self._settings = settings
@@ -146,6 +151,11 @@ class _Exchange:
         megabytes = self._settings.max_upload_bytes / 2**20
         message = f"the request is larger than the {megabytes:g} MiB that this server takes"
         return ApiError(413, message, "request_too_large", "file")
+
+    async def refuse(self, error: ApiError, scope: Scope) -> None:
+        """Answer with an error, unless an answer has begun."""
+        if self.status is None:
+            await answer(error)(scope, self.receive, self.send)
 
     async def receive(self) -> Message:
         """The application's side of the request; the body is counted and must keep arriving."""
@@ -165,17 +175,12 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             MutableHeaders(scope=message)["X-Request-Id"] = self.request_id
-        elif not message.get("more_body", False) and self._must_linger:
+        elif not message.get("more_body", False) and self._has_more and self.lingers:
             await self._send({**message, "more_body": True})
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._discard(), LINGER_SECONDS)
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
-
-    @property
-    def _must_linger(self) -> bool:
-        """Whether the client is still sending; one that expects `100 Continue` was never told to."""
-        return self._has_more and "expect" not in self.headers
 
     async def _discard(self) -> None:
         while self._has_more:

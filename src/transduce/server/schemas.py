@@ -148,13 +148,27 @@ def errors(*statuses: int) -> Responses:
 UNAVAILABLE: Responses = {503: {"description": "Not at the moment.", "model": Status}}
 
 _TEXT = {"schema": {"type": "string"}}
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": StreamEvent.model_json_schema(),
+            }
+        },
+    }
+}
+"""One server-sent event, as OpenAPI describes them."""
 _TRANSCRIPTION: Responses = {
     200: {
         "description": "In the form that `response_format` asks for.",
         "content": {
             "text/plain": _TEXT,
             "text/vtt": _TEXT,
-            "text/event-stream": {"schema": StreamEvent.model_json_schema()},
+            "text/event-stream": _EVENT,
         },
     }
 }

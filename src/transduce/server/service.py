@@ -1,7 +1,7 @@
 """The running server behind its routes: the batcher, the threads of the requests, admission, readiness.
 
-In: a loaded model and settings. Out: a context in which requests are admitted and their work runs, each in
-a thread of its own. It knows no routes.
+In: a loaded model and settings. Out: admission of requests, and their work run in a thread each. It knows no
+routes.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TypeVar
 
 from transduce.server.batcher import Batcher
@@ -33,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class Service:
-    """A context manager: it runs from enter to exit, and exit drains it."""
+    """Runs from its making to `close`, which drains it."""
 
     def __init__(self, model: Model, settings: Settings, metrics: Metrics) -> None:
         self.settings = settings
@@ -49,13 +48,12 @@ class Service:
         self._mean_seconds = 1.0
         self._is_warm = False
 
-    def __enter__(self) -> "Service":
+    def start(self) -> None:
+        """Begin the warm-up; requests may come at once."""
         self._threads.submit(self._warm_up)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Give the requests under way their time, and end; it may take long, so not in the event loop."""
         self.batcher.close(self.settings.drain_seconds)
         self._threads.shutdown()
 
