@@ -1,13 +1,15 @@
 """The encoder's parts against their definitions, in every precision, with padding of every kind."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from models import GIGAAM, NEMO, backend, checkpoint, model_params
-from support import read_wav, utterances
+from support import ROOT, read_wav, utterances
 from torch import Tensor
 
 from transduce.errors import DeviceError
@@ -172,3 +174,31 @@ def test_what_is_not_there_is_a_device_error(device: str, precision: str) -> Non
     loaded = checkpoint("nemo-hybrid")
     with pytest.raises(DeviceError, match=device if device != "cpu" else precision):
         TorchBackend(loaded.spec, loaded.weights, device=device, precision=precision)
+
+
+OUT_OF_MEMORY = """
+import resource, sys
+import numpy as np
+from models import backend
+from transduce.errors import ResourceError
+
+model = backend("nemo-hybrid")
+model.recognize([np.zeros(16000, np.float32)])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (600 << 20), used + (600 << 20)))
+try:
+    model.recognize([np.ones(16000 * 900, np.float32)] * 2)
+except ResourceError as error:
+    print(error)
+print(len(model.recognize([np.zeros(16000, np.float32)])))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
+def test_memory_that_runs_out_on_a_cpu_is_a_resource_error() -> None:
+    """torch's CPU allocator raises a plain RuntimeError; the model goes on with smaller work."""
+    command = [sys.executable, "-c", OUT_OF_MEMORY]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    message, count = done.stdout.splitlines()
+    assert "ran out of memory on a batch of 2 items" in message
+    assert count == "1"

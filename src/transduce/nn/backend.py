@@ -53,7 +53,9 @@ class TorchBackend:
         try:
             encoded, frame_lengths = self.encode(padded, lengths)
             return self.decode(encoded, frame_lengths)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
             seconds = padded.size / self.spec.features.sample_rate
             raise ResourceError(
                 f"{self.device} ran out of memory on a batch of {len(waveforms)} items, {seconds:.0f} s "
@@ -98,6 +100,11 @@ def _loaded(kind: type, weights: Weights, prefix: str, *arguments: object) -> to
     own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
     module.load_state_dict({key: torch.from_numpy(value) for key, value in own.items()}, assign=True)
     return module.eval().requires_grad_(False)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """CUDA's allocator has an error class of its own; the CPU's only says so in words."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def cuda_devices() -> str:
