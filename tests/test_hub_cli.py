@@ -232,9 +232,14 @@ def test_a_right_model_writes_upstreams_text(shell: Shell, name: str, expected: 
     assert facts["found"] == facts["expected"] == text(expected)
     assert (facts["word_errors"], facts["verdict"]) == (0, "the same text")
     assert facts["runs_on"].startswith("torch ")
-    again = shell.run("verify", name, "--backend", "torch", "--offline")
+
+
+def test_what_was_verified_once_can_be_verified_offline(shell: Shell) -> None:
+    assert shell.run("verify", "digits", "--backend", "torch").exit_code == 0
+    again = shell.run("verify", "digits", "--backend", "torch", "--offline")
     assert again.exit_code == 0
-    assert text(expected) in again.stdout
+    assert again.stderr == ""
+    assert text("nemo-hybrid") in again.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support import data
+from support import ROOT, data
 
 from transduce import hub
 from transduce.errors import CheckpointError, DownloadError, TransduceError, UnsupportedModelError
@@ -401,3 +401,15 @@ def test_the_environment_is_read() -> None:
 def test_offline_switches(name: str, value: str, is_offline: bool) -> None:
     because = Settings.from_environment({name: value}).offline_because
     assert because == (f"{name} is set" if is_offline else "")
+
+
+# The page
+
+
+def test_the_page_lists_exactly_the_catalogue() -> None:
+    page = (ROOT / "docs" / "model-names.md").read_text(encoding="utf-8")
+    table = page.partition("## The names")[2].partition("\nThe ONNX exports")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert [name for row in rows for name in re.findall(r"`([^`]+)`", row)] == [
+        entry.name for entry in CATALOGUE.entries
+    ]

@@ -1,7 +1,7 @@
 """NVIDIA's Parakeet and FastConformer models: `.nemo` files and their ONNX exports, all on Hugging Face.
 
 In: the address of NVIDIA's sample recording. Out: entries. Repositories, licences and languages are those of
-the model cards; sizes are rounded.
+the model cards; sizes are rounded. Models that our readers are known to refuse have no entry.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ SAMPLE_TEXT = (
 )
 """What NeMo writes for parakeet-tdt-0.6b-v3; others spell Phebe, or leave out marks and capitals."""
 
+LICENCE = "CC-BY-4.0"
 EUROPEAN = "bg cs da de el en es et fi fr hr hu it lt lv mt nl pl pt ro ru sk sl sv uk"
 """The 25 languages of parakeet-tdt-0.6b-v3."""
 V3_COMMIT = "8f23f0c03c8761650bdb5b40aaf3e40d2c15f1ce"
@@ -42,7 +43,6 @@ class _Model:
     num_bytes: int
     """Of the .nemo file."""
     languages: str = "en"
-    licence: str = "CC-BY-4.0"
     export: str = ""
     """The repository of its ONNX export."""
     export_kind: str = ""
@@ -67,11 +67,9 @@ MODELS = (
     _Model("parakeet-tdt-0.6b-v2", "tdt", 2_500_000_000, export="istupakov/parakeet-tdt-0.6b-v2-onnx"),
     _Model("parakeet-rnnt-0.6b", "rnnt", 2_500_000_000, export="istupakov/parakeet-rnnt-0.6b-onnx"),
     _Model("parakeet-ctc-0.6b", "ctc", 2_500_000_000, export="istupakov/parakeet-ctc-0.6b-onnx"),
-    _Model("parakeet-unified-en-0.6b", "rnnt", 2_500_000_000, licence="NVIDIA Open Model License"),
     _Model("parakeet-tdt-1.1b", "tdt", 4_400_000_000),
     _Model("parakeet-rnnt-1.1b", "rnnt", 4_400_000_000),
     _Model("parakeet-ctc-1.1b", "ctc", 4_400_000_000),
-    _Model("parakeet-tdt_ctc-1.1b", "tdt+ctc", 4_400_000_000),
     _Model("parakeet-tdt_ctc-110m", "tdt+ctc", 500_000_000),
     _Model("parakeet-tdt_ctc-0.6b-ja", "tdt+ctc", 2_500_000_000, "ja"),
     _Model("stt_en_fastconformer_hybrid_large_pc", "rnnt+ctc", 500_000_000),
@@ -103,7 +101,7 @@ def _entry(model: _Model, sample: Sample) -> Entry:
         aliases=(f"nvidia/{model.name}", *onnx_asr_name, *model.aliases),
         kind=model.kind,
         languages=model.languages,
-        licence=model.licence,
+        licence=LICENCE,
         artefacts=(
             *_exports(model),
             Artefact("nemo", ("torch",), checkpoint, num_bytes=model.num_bytes, main=("*.nemo",)),
@@ -152,6 +150,6 @@ def _russian_ctc() -> Entry:
         name="nemo-fastconformer-ru-ctc",
         kind="ctc",
         languages="ru",
-        licence="CC-BY-4.0",
+        licence=LICENCE,
         artefacts=_exports(export),
     )
