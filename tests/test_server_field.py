@@ -198,6 +198,7 @@ def test_58_a_client_that_goes_away_frees_its_work(tmp_path: Path) -> None:
             client.close()
         until(lambda: site.service.batcher.load().num_jobs == 0, seconds=1.0)
         until(lambda: open_temporary_files() == before, seconds=1.0)
+        until(lambda: not site.service.batcher.load().is_running)
         num_batches = len(backend.batches)
         assert site.transcribe(content[: 44 + 2 * RATE]).status == 200  # there is a place again
         assert len(backend.batches) == num_batches + 1  # and nothing of the others was left

@@ -174,7 +174,10 @@ class _Exchange:
         """The application's side of the answer."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-Id"] = self.request_id
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = self.request_id
+            if self._has_more:
+                headers["Connection"] = "close"
         elif not message.get("more_body", False) and self._has_more and self.lingers:
             await self._send({**message, "more_body": True})
             with suppress(asyncio.TimeoutError):

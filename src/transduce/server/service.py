@@ -44,7 +44,7 @@ class Service:
         metrics.watch(self.batcher)
         self.recognizer = Recognizer(model, self.batcher, settings.max_audio_seconds)
         self._threads = ThreadPoolExecutor(settings.max_requests + 1, "transduce-request")
-        self._num_requests = 0
+        self.num_requests = 0
         self._mean_seconds = 1.0
         self._is_warm = False
 
@@ -84,16 +84,16 @@ class Service:
     @contextmanager
     def admit(self) -> Iterator[None]:
         """Take in one request, from before its body is read until it is answered; ApiError if full."""
-        if self._num_requests >= self.settings.max_requests:
+        if self.num_requests >= self.settings.max_requests:
             self.metrics.refusal()
-            message = f"{self._num_requests} requests are under way, as many as this server takes: try later"
+            message = f"{self.num_requests} requests are under way, as many as this server takes: try later"
             raise ApiError(503, message, "overloaded", headers={"Retry-After": str(self._retry_seconds())})
         started = time.monotonic()
-        self._num_requests += 1
+        self.num_requests += 1
         try:
             yield
         finally:
-            self._num_requests -= 1
+            self.num_requests -= 1
             self._mean_seconds += 0.2 * (time.monotonic() - started - self._mean_seconds)
 
     def _retry_seconds(self) -> int:

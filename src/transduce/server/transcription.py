@@ -50,10 +50,11 @@ async def transcribe(request: Request, service: Service) -> Response:
         upload = open_upload(file.file, _shown_name(file.filename), job)
         work = _Work(service, upload, job, options, gone)
         stack.push_async_callback(work.settle)
-        piece = await work.next()
-        assert piece is not None
+        # An error that comes before anything else has a status of its own, in a stream too.
+        piece = await work.next(KEEP_ALIVE_SECONDS if options.is_streamed else None)
         if options.is_streamed:
             return _EventStream(work, piece, stack.pop_all())
+        assert piece is not None
         request.state.log_fields = piece.log_fields
         return _plain(piece, options)
 
@@ -166,7 +167,7 @@ class _EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, work: _Work, first: _Piece, stack: AsyncExitStack) -> None:
+    def __init__(self, work: _Work, first: _Piece | None, stack: AsyncExitStack) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["Content-Length"]
         self._work = work
@@ -182,7 +183,7 @@ class _EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _contents(self, scope: Scope) -> AsyncIterator[bytes]:
-        piece: _Piece | None = self._first
+        piece = self._first
         try:
             while piece is None or not piece.is_last:
                 yield KEEP_ALIVE if piece is None else piece.content
