@@ -38,7 +38,9 @@ def writing(path: Path) -> Iterator[None]:
 
 def require_space(folder: Path, num_bytes: int) -> None:
     """Hold that `num_bytes` more fit on the disk of `folder`, which need not exist yet."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    there = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if there is None:  # a drive that is not there: writing says so
+        return
     free = shutil.disk_usage(there).free
     if num_bytes + RESERVE_BYTES > free:
         raise ResourceError(
