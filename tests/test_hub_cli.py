@@ -16,6 +16,7 @@ from support import DEMO, data, golden
 from typer.testing import CliRunner
 
 from transduce import cli_models, hub
+from transduce.checkpoints import onnx_layouts
 from transduce.cli_models import Verification
 from transduce.hub import progress
 from transduce.hub.cache import Cache
@@ -23,6 +24,7 @@ from transduce.hub.catalogue import Artefact, Catalogue, Entry, RepoFiles, Sampl
 from transduce.hub.http import Policy
 from transduce.hub.selection import CheckpointFile
 from transduce.hub.settings import Settings
+from transduce.transcriber import Model
 
 UTTERANCE = 0
 
@@ -312,3 +314,18 @@ def test_without_settings_the_environment_counts(tmp_path: Path, monkeypatch: py
     result = CliRunner().invoke(app, ["download", hub.DEFAULT_MODEL, "-q"])
     assert result.exit_code == 3
     assert "HF_HUB_OFFLINE is set" in result.stderr
+
+
+def test_an_export_from_the_hub_is_one_that_the_onnx_reader_takes(shell: Shell) -> None:
+    """GigaAM's own export; what lies beside the graphs has to come along."""
+    folder = data("models/onnx/gigaam-v3_e2e_rnnt")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    fake = FakeHub(shell.hub, shell.storage)
+    fake.add("o/gigaam-v3-export", files | {"README.md": b"read me"})
+    result = shell.run("download", "hf:o/gigaam-v3-export", "--backend", "onnx")
+    path = Path(result.stdout.strip())
+    assert {found.name for found in path.iterdir()} == {*files, ".files.json"}
+    backend, tokenizer = onnx_layouts.load(path)
+    with Model(backend, tokenizer) as model:
+        found = model.transcribe(data(f"audio/u{UTTERANCE:02d}.wav")).text
+    assert found == text("gigaam-v3_e2e_rnnt")
