@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from transduce.pipeline import Limits
 from transduce.tokenizer import Tokenizer
 from transduce.transcriber import Model
 from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, Hypothesis, ModelSpec
 
 __all__ = [
     "FRAME_SAMPLES",
+    "LOUD",
     "RATE",
     "SPEC",
     "TOKENIZER",
@@ -79,6 +81,10 @@ SPEC = ModelSpec(
     max_segment_seconds=30.0,
 )
 """16 kHz, a frame of 0.08 s, spans of at most 30 s."""
+
+
+LOUD = Limits(vad="off")
+"""For long recordings of clicks, which are no speech."""
 
 
 def spec_at(rate: int) -> ModelSpec:

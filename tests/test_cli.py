@@ -28,6 +28,7 @@ from support import ROOT, data
 import transduce
 from transduce import cli
 from transduce.doctor import Findings
+from transduce.pipeline import POOL_SIZE
 from transduce.transcriber import load_model
 from transduce.writers import FORMATS
 
@@ -359,11 +360,11 @@ def test_an_interrupt_keeps_what_is_finished(run: Runner, here: Path, backend: C
             raise KeyboardInterrupt
 
     backend.fault = interrupt
-    write_wav(here / "1.wav", clicks(700, {0.5: 0}))  # enough for a round of its own
-    recording(here / "2.wav", 1)
-    found = run("transcribe", "1.wav", "2.wav", "-m", "clicks", "-o", "out")
+    for number in range(POOL_SIZE + 1):  # all but one are recognised in a first round
+        recording(here / "in" / f"{number:02}.wav", 1)
+    found = run("transcribe", "in", "-m", "clicks", "-o", "out")
     assert (found.code, found.out) == (130, "")
-    assert files(here / "out") == ["1.txt"]
+    assert files(here / "out") == [f"{number:02}.txt" for number in range(POOL_SIZE)]
 
 
 # Usage

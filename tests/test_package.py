@@ -25,10 +25,10 @@ PATHS = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     {"errors", "types"},
     {"media", "mixing", "sources"},
-    {"audio", "batching", "features", "greedy", "hub", "segmentation", "tokenizer", "writers"},
+    {"audio", "background", "batching", "features", "greedy", "hub", "segmentation", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx"},
-    {"checkpoints"},
+    {"checkpoints", "pipeline"},
     {"outputs", "transcriber"},
     {"bench", "doctor", "evaluate", "server", "triton"},
     {"cli_serve"},

@@ -14,13 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from fakes import FRAME_SAMPLES, RATE, WORDS, ClickBackend, click_model, clicks, write_wav
+from fakes import FRAME_SAMPLES, LOUD, RATE, WORDS, ClickBackend, click_model, clicks, write_wav
 from support import DEMO, data, read_wav
 
 import transduce
-from transduce import AudioError, Model, ResourceError, Transcript, TransduceError, UnsupportedModelError
-from transduce import transcriber as flow
-from transduce.transcriber import Cut, load_model
+from transduce import (
+    AudioError,
+    Model,
+    ResourceError,
+    Transcript,
+    TransduceError,
+    UnsupportedModelError,
+    pipeline,
+)
+from transduce.pipeline import Cut, Limits
+from transduce.transcriber import load_model
 
 FRAME_SECONDS = FRAME_SAMPLES / RATE
 FloatArray = npt.NDArray[np.float32]
@@ -183,14 +191,14 @@ def test_an_error_of_the_engine_names_the_recording(tmp_path: Path) -> None:
 
 
 def test_a_recording_larger_than_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = flow.audio.load
+    open_stream = pipeline.open_stream
 
-    def load_short(source: Any, **options: Any) -> Any:
+    def open_short(source: Any, **options: Any) -> Any:
         if len(source) > 5 * RATE:
             raise MemoryError
-        return load(source, **options)
+        return open_stream(source, **options)
 
-    monkeypatch.setattr(flow.audio, "load", load_short)
+    monkeypatch.setattr(pipeline, "open_stream", open_short)
     outcomes = click_model().transcribe_batch([saying(0), saying(1, 6), saying(2)])
     assert texts(outcomes) == ["one", "ResourceError", "three"]
     assert str(outcomes[1]).startswith("<array> ")
@@ -206,7 +214,7 @@ def test_sources_may_never_end() -> None:
 
     found = list(islice(click_model().transcribe_many(endless()), 200))
     assert texts(found[:8]) == list(WORDS)
-    assert len(taken) < 200 + flow.POOL_SIZE
+    assert len(taken) <= 200 + 2 * pipeline.POOL_SIZE + pipeline.READ_AHEAD_SECONDS
 
 
 def test_results_come_once_there_is_audio_for_some_batches() -> None:
@@ -215,10 +223,14 @@ def test_results_come_once_there_is_audio_for_some_batches() -> None:
     def long_ones() -> Iterator[FloatArray]:
         for number in range(100):
             taken.append(number)
-            yield saying(number % 8, 100)
+            yield hum + saying(number % 8, 100)
 
-    next(click_model().transcribe_many(long_ones()))
-    assert len(taken) * 100 <= flow.POOL_SECONDS + 100
+    hum = np.resize(np.float32([0.03, -0.03]), 100 * RATE)
+    found = click_model().transcribe_many(long_ones(), limits=LOUD)
+    next(found)
+    found.close()
+    pool_seconds = Limits().pool_batches * Limits().batch_seconds
+    assert len(taken) * 100 <= 2 * (pool_seconds + 100) + pipeline.READ_AHEAD_SECONDS + 100
 
 
 def test_nothing_gives_nothing() -> None:
@@ -334,14 +346,15 @@ def test_no_word_crosses_a_joint() -> None:
     together = clicks(20, {5.0: 3, 5.2: 8})
     assert click_model().transcribe(together).text == "fourteen"
     apart = clicks(50, {5.0: 3, 45.0: 8})
-    transcript = click_model().transcribe(apart)
+    transcript = click_model().transcribe(apart, limits=LOUD)
     assert transcript.text == "four teen"
     assert [round(word.start) for word in transcript.words] == [5, 45]
 
 
 def test_words_of_long_audio_are_in_order() -> None:
     samples = clicks(200, {0.05 + 0.9 * number: number % 9 for number in range(220)})
-    transcript = click_model().transcribe(samples)
+    transcript = click_model().transcribe(samples, limits=LOUD)
+    assert len(transcript.tokens) == 220
     assert all(before.end <= after.start for before, after in pairwise(transcript.words))
     assert transcript.text == " ".join(word.word for word in transcript.words)
     assert transcript.text == " ".join(segment.text for segment in transcript.segments)

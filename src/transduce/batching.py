@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from transduce.errors import ResourceError, TransduceError
 from transduce.types import Backend, FloatArray, Hypothesis
 
-__all__ = ["BATCH_SECONDS", "batches", "recognize"]
+__all__ = ["BATCH_SECONDS", "batches", "recognize", "recognize_each"]
 
 BATCH_SECONDS = 160.0
 """Audio that one batch may hold, padding counted."""
@@ -19,12 +19,17 @@ def recognize(
     backend: Backend, waveforms: Sequence[FloatArray], batch_seconds: float = BATCH_SECONDS
 ) -> list[Hypothesis | TransduceError]:
     """Recognise any number of waveforms `[n]`; the order of the results is that of the input."""
-    budget = int(batch_seconds * backend.spec.features.sample_rate)
-    results: dict[int, Hypothesis | TransduceError] = {}
-    for batch in batches([len(waveform) for waveform in waveforms], budget):
-        found = _recognize_batch(backend, [waveforms[index] for index in batch])
-        results.update(zip(batch, found, strict=True))
+    results = dict(recognize_each(backend, waveforms, batch_seconds))
     return [results[index] for index in range(len(waveforms))]
+
+
+def recognize_each(
+    backend: Backend, waveforms: Sequence[FloatArray], batch_seconds: float = BATCH_SECONDS
+) -> Iterator[tuple[int, Hypothesis | TransduceError]]:
+    """The same as the batches are done: the index of a waveform, and its result."""
+    budget = int(batch_seconds * backend.spec.features.sample_rate)
+    for batch in batches([len(waveform) for waveform in waveforms], budget):
+        yield from zip(batch, _recognize_batch(backend, [waveforms[index] for index in batch]), strict=True)
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

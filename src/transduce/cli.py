@@ -21,8 +21,9 @@ import typer
 from transduce import doctor as checks
 from transduce import outputs, writers
 from transduce.errors import TransduceError
+from transduce.pipeline import Cut
 from transduce.sources import AudioSource
-from transduce.transcriber import Cut, Model, load_model
+from transduce.transcriber import Model, load_model
 from transduce.transcript import Transcript
 
 __all__ = ["app", "doctor", "info", "main", "transcribe"]

@@ -1,63 +1,44 @@
 """From recordings to transcripts: the flow, and the only place that chooses parts.
 
-In: a model's name or file, then recordings. Out: a Model, then Transcripts. Reading, cutting,
-recognising, joining and spelling are each another module's; this one puts them in a line. It knows
-no output formats and no command line.
+In: a model's name or file, then recordings. Out: a Model, then Transcripts. `pipeline` turns recordings
+into labels and `words` spells them; this one puts the two in a line. It knows no output formats and no
+command line.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from transduce import audio, batching, checkpoints, longform, words
-from transduce.audio import Audio
+from transduce import checkpoints, pipeline, words
 from transduce.errors import (
     CheckpointError,
     DeviceError,
-    ResourceError,
     TransduceError,
     UnsupportedModelError,
     import_extra,
 )
-from transduce.sources import AudioSource, describe_source
+from transduce.pipeline import WHOLE, Cut, Limits, Part, Recording
+from transduce.sources import AudioSource
 from transduce.tokenizer import Tokenizer
 from transduce.transcript import Transcript
-from transduce.types import Backend, FloatArray, HeadSpec, Hypothesis, ModelSpec
+from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment
+from transduce.words import Unfinished
 
-__all__ = ["BUNDLED", "WHOLE", "Cut", "Model", "load_model"]
+__all__ = ["BUNDLED", "Model", "load_model"]
 
 BUNDLED = {"demo": "demo/hybrid.nemo"}
 """Models that ship with the package, by name."""
 
-POOL_SECONDS = 4 * batching.BATCH_SECONDS
-POOL_SIZE = 64
-"""Recordings are read until there is this much audio, or this many of them, then recognised together."""
-
-TOO_QUIET = (
-    f"nothing in it is louder than {longform.SILENCE_DB} dB, so it was taken for silence: "
-    "amplify it if it holds speech"
-)
+DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Which part of a recording to transcribe."""
-
-    sample_rate: int | None = None
-    """Rate of an array; None: the model's. Files say their own."""
-    channel: int | Literal["mix"] = "mix"
-    track: int | None = None
-    """Audio track of a container; None: its default one."""
-    start_seconds: float = 0.0
-    end_seconds: float | None = None
-
-
-WHOLE = Cut()
-"""All of it, channels mixed."""
+def _ignore(seconds: float) -> None:
+    """Nobody wants to know the progress."""
 
 
 def load_model(
@@ -165,154 +146,132 @@ class Model:
         track: int | None = None,
         start: float = 0.0,
         end: float | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> Transcript:
-        """Transcribe a path, bytes, a binary file or an array of samples.
+        """Transcribe a path, bytes, a binary file or an array of samples, of any length.
 
         `sample_rate` is an array's (left out: the model's); `channel` picks one instead of mixing;
-        `start` and `end` are seconds. Raises AudioError or ResourceError.
+        `start` and `end` are seconds. Raises AudioError or ResourceError, and what `limits` cannot be.
         """
         cut = Cut(sample_rate, channel, track, start, end)
-        self._check_open()
-        return self._finish([self._read(source, cut)])[0].result()
+        (found,) = self.transcribe_each([source], cut, limits)
+        return _raised(found)[0]
 
-    def transcribe_channels(self, source: AudioSource, cut: Cut = WHOLE) -> list[Transcript]:
-        """Transcribe every channel of a recording on its own, in their order; `cut.channel` is not read."""
+    def stream(
+        self, source: AudioSource, cut: Cut = WHOLE, limits: Limits = DEFAULT_LIMITS
+    ) -> Generator[Segment, None, Transcript]:
+        """Transcribe a recording and give each segment once nothing can change it, in order.
+
+        The generator's return value is the whole transcript. Closing it ends the work. Raises as
+        `transcribe`; segments that came before an error are right.
+        """
         self._check_open()
-        channels = audio.load_channels(
-            source,
-            rate=self.spec.features.sample_rate,
-            sample_rate=cut.sample_rate,
-            track=cut.track,
-            start_seconds=cut.start_seconds,
-            end_seconds=cut.end_seconds,
-        )
-        jobs = self._finish([self._plan(describe_source(source), channel) for channel in channels])
-        return [job.result() for job in jobs]
+        if cut.channel == "each":
+            raise ValueError("a stream is of one channel, or of the mix")
+        limits = replace(limits, pool_batches=1)  # so that the first segments need not wait for much audio
+        unfinished: Unfinished | None = None
+        with closing(pipeline.run([source], cut, limits, self.backend, _ignore)) as updates:
+            for update in updates:
+                if not isinstance(update, Part):
+                    (recording,) = update
+                    break
+                breaks_frames = update.recording.stitcher.breaks_frames
+                if unfinished is None:
+                    unfinished = Unfinished(self.spec, self.tokenizer, update.recording.start_seconds)
+                yield from unfinished.add(update.labels, breaks_frames)
+        (transcript,) = _raised(self._outcome([recording]))
+        assert unfinished is not None, "a recording's last part comes before its end"
+        yield from unfinished.finish(breaks_frames, recording.num_seconds)
+        return transcript
+
+    def transcribe_channels(
+        self, source: AudioSource, cut: Cut = WHOLE, limits: Limits = DEFAULT_LIMITS
+    ) -> list[Transcript]:
+        """Transcribe every channel of a recording on its own, in their order; `cut.channel` is not read."""
+        (found,) = self.transcribe_each([source], replace(cut, channel="each"), limits)
+        return _raised(found)
 
     def transcribe_batch(
-        self, sources: Iterable[AudioSource], *, sample_rate: int | None = None, raise_errors: bool = False
+        self,
+        sources: Iterable[AudioSource],
+        *,
+        sample_rate: int | None = None,
+        raise_errors: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> list[Transcript | TransduceError]:
         """Transcribe many recordings; a failed one is its error, in its place, unless `raise_errors`."""
         results: list[Transcript | TransduceError] = []
-        for result in self.transcribe_many(sources, Cut(sample_rate)):
-            if raise_errors and isinstance(result, TransduceError):
-                raise result
-            results.append(result)
+        with closing(self.transcribe_many(sources, Cut(sample_rate), limits)) as found:
+            for result in found:
+                if raise_errors and isinstance(result, TransduceError):
+                    raise result
+                results.append(result)
         return results
 
     def transcribe_many(
-        self, sources: Iterable[AudioSource], cut: Cut = WHOLE
-    ) -> Iterator[Transcript | TransduceError]:
-        """The same, lazily and in order: a few batches' worth of audio is read at a time."""
+        self, sources: Iterable[AudioSource], cut: Cut = WHOLE, limits: Limits = DEFAULT_LIMITS
+    ) -> Generator[Transcript | TransduceError, None, None]:
+        """The same, lazily and in order: sources are taken in another thread, a few batches' worth ahead.
+
+        Closing the generator ends that thread.
+        """
+        if cut.channel == "each":
+            raise ValueError("a transcript is of one channel, or of the mix: use transcribe_each")
+        with closing(self.transcribe_each(sources, cut, limits)) as found:
+            for result in found:
+                yield result if isinstance(result, TransduceError) else result[0]
+
+    def transcribe_each(
+        self,
+        sources: Iterable[AudioSource],
+        cut: Cut = WHOLE,
+        limits: Limits = DEFAULT_LIMITS,
+        on_progress: Callable[[float], None] = _ignore,
+    ) -> Generator[list[Transcript] | TransduceError, None, None]:
+        """As `transcribe_many`, with a list for each source: of its channels if `cut.channel` is "each".
+
+        `on_progress` is told how many seconds of audio were done since its last call.
+        """
         self._check_open()
-        pool: list[_Job] = []
-        for source in sources:
-            pool.append(self._read(source, cut))
-            if sum(job.num_seconds for job in pool) >= POOL_SECONDS or len(pool) >= POOL_SIZE:
-                yield from (job.outcome() for job in self._finish(pool))
-                pool = []
-        yield from (job.outcome() for job in self._finish(pool))
-
-    def _read(self, source: AudioSource, cut: Cut) -> "_Job":
-        """Load one recording and plan its spans; what goes wrong is kept with the job."""
-        name = describe_source(source)
-        try:
-            loaded = audio.load(
-                source,
-                rate=self.spec.features.sample_rate,
-                sample_rate=cut.sample_rate,
-                channel=cut.channel,
-                track=cut.track,
-                start_seconds=cut.start_seconds,
-                end_seconds=cut.end_seconds,
-            )
-        except TransduceError as error:
-            return _Job(name, error=error)
-        except MemoryError:
-            return _Job(name, error=ResourceError(f"{name} does not fit into the memory that is free"))
-        return self._plan(name, loaded)
-
-    def _plan(self, name: str, loaded: Audio) -> "_Job":
-        spans = longform.plan(loaded.samples, self.spec)
-        if not spans and loaded.samples.any():
-            loaded = replace(loaded, warnings=(*loaded.warnings, TOO_QUIET))
-        return _Job(name, loaded, spans)
-
-    def _finish(self, jobs: list["_Job"]) -> list["_Job"]:
-        """Recognise the spans of all jobs together and put the transcripts into them."""
-        self._check_open()
-        found = iter(batching.recognize(self.backend, [piece for job in jobs for piece in job.pieces()]))
-        for job in jobs:
-            outcomes = [next(found) for _ in job.spans]
-            failures = [outcome for outcome in outcomes if isinstance(outcome, TransduceError)]
-            if failures:
-                job.error = _named(job.name, failures[0])
-            elif job.audio:
-                hypotheses = [outcome for outcome in outcomes if isinstance(outcome, Hypothesis)]
-                job.transcript = self._transcript(job.name, job.audio, job.spans, hypotheses)
-        return jobs
+        with closing(pipeline.run(sources, cut, limits, self.backend, on_progress)) as updates:
+            for update in updates:
+                if not isinstance(update, Part):
+                    yield self._outcome(update)
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("this model is closed: load it again")
 
-    def _transcript(
-        self, name: str, loaded: Audio, spans: Sequence[longform.Span], hypotheses: Sequence[Hypothesis]
-    ) -> Transcript:
+    def _outcome(self, recordings: Sequence[Recording]) -> list[Transcript] | TransduceError:
+        failures = (recording.error for recording in recordings if recording.error is not None)
+        return next(failures, None) or [self._transcript(recording) for recording in recordings]
+
+    def _transcript(self, recording: Recording) -> Transcript:
         assembled = words.assemble(
-            longform.stitch(spans, hypotheses, self.spec),
+            Hypothesis.joined(recording.parts),
             spec=self.spec,
             tokenizer=self.tokenizer,
-            duration_seconds=loaded.duration_seconds,
-            offset_seconds=loaded.start_seconds,
-            breaks_frames=longform.start_frames(spans, self.spec)[1:],
+            duration_seconds=recording.num_seconds,
+            offset_seconds=recording.start_seconds,
+            breaks_frames=recording.stitcher.breaks_frames,
         )
         return Transcript(
             text=assembled.text,
             segments=assembled.segments,
             words=assembled.words,
             tokens=assembled.tokens,
-            duration=loaded.start_seconds + loaded.duration_seconds,
-            source=name,
+            duration=recording.start_seconds + recording.num_seconds,
+            source=recording.name,
             model=self.spec.name,
             head=self.spec.head.kind,
             language=self.spec.language,
-            channel=loaded.channel,
-            warnings=loaded.warnings,
+            channel=recording.channel,
+            warnings=recording.warnings,
         )
 
 
-def _named(name: str, error: TransduceError) -> TransduceError:
-    """An error of the backend, which does not know whose audio it was."""
-    named = type(error)(f"{name}: {error}")
-    named.__cause__ = error
-    return named
-
-
-@dataclass(slots=True)
-class _Job:
-    """One recording on its way: read and cut, then recognised; or the error it met."""
-
-    name: str
-    audio: Audio | None = None
-    spans: Sequence[longform.Span] = ()
-    error: TransduceError | None = None
-    transcript: Transcript | None = None
-
-    @property
-    def num_seconds(self) -> float:
-        return self.audio.duration_seconds if self.audio else 0.0
-
-    def pieces(self) -> list[FloatArray]:
-        return [span.of(self.audio.samples) for span in self.spans] if self.audio else []
-
-    def outcome(self) -> Transcript | TransduceError:
-        outcome = self.error or self.transcript
-        assert outcome is not None
-        return outcome
-
-    def result(self) -> Transcript:
-        outcome = self.outcome()
-        if isinstance(outcome, TransduceError):
-            raise outcome
-        return outcome
+def _raised(found: list[Transcript] | TransduceError) -> list[Transcript]:
+    """The transcripts; an error in their place is raised."""
+    if isinstance(found, TransduceError):
+        raise found
+    return found

@@ -210,6 +210,25 @@ class Hypothesis:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Hypothesis"]) -> "Hypothesis":
+        """The labels of all parts, one after the other."""
+        return cls(
+            ids=np.concatenate([np.empty(0, np.int64), *(part.ids for part in parts)]),
+            frames=np.concatenate([np.empty(0, np.int64), *(part.frames for part in parts)]),
+            durations=np.concatenate([np.empty(0, np.int64), *(part.durations for part in parts)]),
+            log_probs=np.concatenate([np.empty(0, np.float32), *(part.log_probs for part in parts)]),
+        )
+
+    def part(self, first: int, end: int) -> "Hypothesis":
+        """Copies of the labels from number `first` to before `end`."""
+        arrays = (self.ids, self.frames, self.durations, self.log_probs)
+        return Hypothesis(*(array[first:end].copy() for array in arrays))
+
+    def at(self, frames: IntArray) -> "Hypothesis":
+        """The same labels at other frames."""
+        return Hypothesis(self.ids, frames, self.durations, self.log_probs)
+
 
 class Backend(Protocol):
     """The seam: waveforms in, hypotheses out. Padding, devices and sessions stay behind it."""

@@ -18,14 +18,14 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
 from transduce.tokenizer import Tokenizer
 from transduce.types import Hypothesis, ModelSpec, Segment, Token, Word
 
-__all__ = ["Assembled", "SegmentRules", "assemble"]
+__all__ = ["Assembled", "SegmentRules", "Unfinished", "assemble"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Assembled:
     tokens: tuple[Token, ...]
     words: tuple[Word, ...]
     segments: tuple[Segment, ...]
+    first_tokens: tuple[int, ...] = ()
+    """For each segment the index of its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,57 @@ def assemble(
     groups = _grouped(list(_chunks(tokens, tokenizer)), rules)
     words = tuple(_words(groups, tokens, log_probs))
     segments = tuple(_segments(words, groups, log_probs, rules))
-    return Assembled(" ".join(word.word for word in words), tokens, words, segments)
+    first_tokens = tuple(groups[run.start][0][0].token for run in _runs(words, rules))
+    return Assembled(" ".join(word.word for word in words), tokens, words, segments, first_tokens)
+
+
+class Unfinished:
+    """The segments of a recording that is still being decoded, each once nothing can change it.
+
+    Together they are those that `assemble` makes of the whole.
+    """
+
+    def __init__(self, spec: ModelSpec, tokenizer: Tokenizer, offset_seconds: float = 0.0) -> None:
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._offset_seconds = offset_seconds
+        self._pending = Hypothesis.joined([])
+        """The labels of no segment that was given out."""
+        self._num_segments = 0
+
+    def add(self, labels: Hypothesis, breaks_frames: Sequence[int]) -> list[Segment]:
+        """Take the next labels; `breaks_frames` are all that are known, as for `assemble`."""
+        self._pending = Hypothesis.joined([self._pending, labels])
+        assembled = self._assembled(breaks_frames, math.inf)
+        segments = assembled.segments
+        # Where one ends is certain once the word behind it is whole: another word follows that.
+        num_certain = len(segments) - 1 - (len(segments[-1].words) == 1) if segments else 0
+        # A token that holds the end of one word and the start of the next cannot be parted.
+        while num_certain > 0 and " " in assembled.tokens[assembled.first_tokens[num_certain]].text.strip():
+            num_certain -= 1
+        if num_certain <= 0:
+            return []
+        self._pending = self._pending.part(assembled.first_tokens[num_certain], len(self._pending))
+        return self._numbered(segments[:num_certain])
+
+    def finish(self, breaks_frames: Sequence[int], duration_seconds: float) -> list[Segment]:
+        """The last segments of a recording of that length."""
+        return self._numbered(self._assembled(breaks_frames, duration_seconds).segments)
+
+    def _assembled(self, breaks_frames: Sequence[int], duration_seconds: float) -> Assembled:
+        return assemble(
+            self._pending,
+            spec=self._spec,
+            tokenizer=self._tokenizer,
+            duration_seconds=duration_seconds,
+            offset_seconds=self._offset_seconds,
+            breaks_frames=breaks_frames,
+        )
+
+    def _numbered(self, segments: Sequence[Segment]) -> list[Segment]:
+        first = self._num_segments
+        self._num_segments += len(segments)
+        return [replace(segment, id=first + segment.id) for segment in segments]
 
 
 # Tokens

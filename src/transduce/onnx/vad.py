@@ -6,6 +6,7 @@ no loop over windows here. A detector is one session for any number of streams a
 remembered between blocks belongs to the stream. It knows no spans and no thresholds.
 """
 
+from functools import cache
 from importlib.resources import as_file, files
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from transduce.onnx.session import Session
 from transduce.types import FloatArray
 
-__all__ = ["SAMPLE_RATE", "WINDOW_SAMPLES", "SpeechDetector", "SpeechStream"]
+__all__ = ["SAMPLE_RATE", "WINDOW_SAMPLES", "SpeechDetector", "SpeechStream", "shared_detector"]
 
 SAMPLE_RATE = 16000
 WINDOW_SAMPLES = 512
@@ -39,6 +40,12 @@ class SpeechDetector:
     def stream(self) -> "SpeechStream":
         """A new recording."""
         return SpeechStream(self._session)
+
+
+@cache
+def shared_detector() -> SpeechDetector:
+    """The detector of this process, loaded when it is first asked for; errors as of `SpeechDetector`."""
+    return SpeechDetector()
 
 
 class SpeechStream:

@@ -1,0 +1,123 @@
+"""Work that goes on while its results are used: generators in threads, with bounded queues.
+
+In: generators, and how much of each may wait. Out: the same items in the same order, and the same
+exception. What the items are is unknown here.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Background"]
+
+T = TypeVar("T")
+
+
+PATIENCE_SECONDS = 2.0
+"""How long the end waits for threads. One that is stuck in a read ends by itself once that returns."""
+
+
+class Background:
+    """Iterators that run in threads of their own, some way ahead of whoever takes their items.
+
+    A context manager: when it is left, however that happens, the generators are closed and the threads
+    have ended, but for one whose generator does not come back.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[_Line[Any]] = []
+        self._threads: list[threading.Thread] = []
+
+    def ahead(
+        self, items: Generator[T, None, None], budget: float, weight: Callable[[T], float]
+    ) -> Iterator[T]:
+        """Run `items` in a thread, which stops while items of a total `weight` of `budget` or more wait."""
+        line = _Line(budget, weight)
+        # A daemon: where a read never returns, the interpreter can still end.
+        thread = threading.Thread(target=_fill, args=(items, line), name="transduce-ahead", daemon=True)
+        self._lines.append(line)
+        self._threads.append(thread)
+        thread.start()
+        return line.taken()
+
+    def __enter__(self) -> "Background":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for line in self._lines:
+            line.close()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _fill(items: Generator[T, None, None], line: "_Line[T]") -> None:
+    try:
+        with closing(items):
+            for item in items:
+                if not line.put(item):
+                    break
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are taken
+        line.end(error)
+    else:
+        line.end(None)
+
+
+class _Line(Generic[T]):
+    """What waits between two threads."""
+
+    def __init__(self, budget: float, weight: Callable[[T], float]) -> None:
+        self._budget = budget
+        self._weight = weight
+        self._changed = threading.Condition()
+        self._waiting: deque[T] = deque()
+        self._load = 0.0
+        self._is_closed = False
+        self._is_ended = False
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> bool:
+        """Append an item once there is room; False if nobody takes any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._load < self._budget)
+            if self._is_closed:
+                return False
+            self._waiting.append(item)
+            self._load += self._weight(item)
+            self._changed.notify_all()
+        return True
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that nothing more comes, and why."""
+        with self._changed:
+            self._is_ended = True
+            self._error = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop what waits, and take nothing more."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def taken(self) -> Iterator[T]:
+        """The items, as they come, until it is closed; then the error of whoever put them, if any."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_ended or self._is_closed)
+                if not self._waiting:
+                    break
+                item = self._waiting.popleft()
+                self._load -= self._weight(item)
+                self._changed.notify_all()
+            yield item
+            del item
+        if self._error is not None and not self._is_closed:
+            raise self._error
