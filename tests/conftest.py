@@ -1,7 +1,8 @@
 """What holds for every test: a complete bundled set, and honest counts of what did not run.
 
-Tests marked `shared` need `../shared`, tests marked `prove` run only under `scripts/prove`. Where
-they cannot run they are deselected, counted and named in the summary; nothing is skipped.
+Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `prove` run only
+under `scripts/prove`. Where they cannot run they are deselected, counted and named in the summary; nothing
+is skipped.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import MANIFEST, PROVE, ROOT, SHARED, allow_shared
+from support import CHROMEDRIVER, CHROMIUM, MANIFEST, PROVE, ROOT, SHARED, allow_shared
 
 _DESELECTED = pytest.StashKey[Counter[str]]()
 
@@ -18,6 +19,8 @@ _DESELECTED = pytest.StashKey[Counter[str]]()
 def _reasons() -> dict[str, str]:
     """Marker -> why its tests do not run here; empty where all of them do."""
     reasons = {} if SHARED.is_dir() else {"shared": f"{SHARED} is not there"}
+    if CHROMIUM is None or CHROMEDRIVER is None:
+        reasons["browser"] = "there is no Chromium with its driver (Debian: chromium, chromium-driver)"
     return reasons if PROVE else reasons | {"prove": "scripts/prove runs them"}
 
 

@@ -10,6 +10,7 @@ A test that reads what is not bundled carries the marker `shared`; `param` sets 
 
 import json
 import os
+import shutil
 import wave
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ SHARED = Path(os.environ.get("TRANSDUCE_SHARED") or ROOT.parent / "shared")
 
 PROVE = os.environ.get("TRANSDUCE_PROVE") == "1"
 """Whether `scripts/prove` runs the full counts."""
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMEDRIVER = shutil.which("chromedriver")
+"""The browser of the page's tests; None where it is not installed."""
 
 _ELSEWHERE = {"models/nemo/hybrid.nemo": DEMO}
 """Bundled files whose only copy ships in the package, by their name in `../shared`."""
