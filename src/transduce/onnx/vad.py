@@ -1,9 +1,9 @@
 """Voice activity: how likely each window of a recording holds speech.
 
 In: mono samples at 16 kHz, in blocks of any size. Out: one probability for each 32 ms. The model is
-Silero VAD (`models/vad`), which reads any number of windows of one stream in a single run, so there is
-no loop over windows here. A detector is one session for any number of streams and threads; what is
-remembered between blocks belongs to the stream. It knows no spans and no thresholds.
+Silero VAD (`models/vad`, made by `scripts/make_vad`), which reads any number of windows of one stream in
+a single run, so there is no loop over windows here. A detector is one session for any number of streams
+and threads; what is remembered between blocks belongs to the stream. It knows no spans and no thresholds.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ STATE_SIZE = 128
 MOST_WINDOWS = 512
 """Of one run: 16 s, so that what a run holds stays small however long a block is."""
 
-MODEL = "silero_vad_16k_sequence.onnx"
+MODEL = "silero_vad_16k.onnx"
 
 
 class SpeechDetector:
@@ -73,8 +73,8 @@ class SpeechStream:
         return self.feed(np.zeros(-num_samples % WINDOW_SAMPLES, np.float32))
 
     def _run(self, windows: FloatArray) -> FloatArray:
-        feeds = {"input": windows, "h": self._hidden, "c": self._cell}
-        outputs = ("speech_probs", "hn", "cn")
+        feeds = {"windows": windows, "hidden": self._hidden, "cell": self._cell}
+        outputs = ("probabilities", "next_hidden", "next_cell")
         probabilities, self._hidden, self._cell = self._session.run(outputs, feeds)
         return probabilities
 
