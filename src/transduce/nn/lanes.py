@@ -151,7 +151,7 @@ def eager(lanes: Lanes) -> None:
     active = lanes
     for _ in range(lanes.log_steps):
         active = _without_idle(active)
-        if not len(active.row):
+        if active.num_lanes == 0:
             return
         found = look(active)
         advance(active, found)
@@ -163,7 +163,7 @@ def _without_idle(lanes: Lanes) -> Lanes:
     busy = lanes.row < lanes.end
     if bool(busy.all()):
         return lanes
-    if len(lanes.queue.row) and bool(lanes.queue.cursor < lanes.queue.size):
+    if lanes.queue.row.shape[0] and bool(lanes.queue.cursor < lanes.queue.size):
         refill(lanes)
         return _without_idle(lanes)
     _reorder(lanes, busy.logical_not().argsort(stable=True))
@@ -178,12 +178,15 @@ def _reorder(lanes: Lanes, order: Tensor) -> None:
 def _predict_emitted(lanes: Lanes, found: Found) -> None:
     """Move the predictors of the lanes that emitted, and compute no others."""
     emitted = found.emitted.nonzero().squeeze(1)
-    if not len(emitted):
-        return
-    state = tuple(values.index_select(0, emitted) for values in lanes.state)
-    new = lanes.head.predict(found.label.index_select(0, emitted), state)
-    for values, rows in zip(lanes.state, new, strict=True):
-        values.index_copy_(0, emitted, rows)
+    num_emitted = emitted.shape[0]
+    if num_emitted == lanes.num_lanes:
+        for values, new in zip(lanes.state, lanes.head.predict(found.label, lanes.state), strict=True):
+            values.copy_(new)
+    elif num_emitted:
+        state = tuple(values.index_select(0, emitted) for values in lanes.state)
+        state = lanes.head.predict(found.label.index_select(0, emitted), state)
+        for values, new in zip(lanes.state, state, strict=True):
+            values.index_copy_(0, emitted, new)
 
 
 # Utterances that arrive in pieces

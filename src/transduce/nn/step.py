@@ -6,7 +6,7 @@ The rule is `greedy.transducer`'s, for windows of frames: docs/decoding.md draws
 """
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -98,11 +98,15 @@ class Lanes:
     seat: Tensor  # int64 [N], 0 .. N - 1: which lane this was before drivers moved lanes about
     state: State  # [N, ...] each
     log: Tensor  # float64 [4, LOG_STEPS + 1, N]: label, row, duration, log-probability of every step
+    entry: Tensor  # float64 [4, 1, N], what the step at hand will write
+    entry_rows: State  # [N] each, the four rows of `entry`
     num_steps: Tensor  # int64 [1], rows of the log that are written
     place: Tensor  # int64 [W]: 0, 1, 2, .., the frames of a window
-    landing: Tensor  # int64 [N, W + reach]: 0, 1, 2, ..; its first W columns are rewritten in a step
+    landing: Tensor  # int64 [N, W + reach]: where each place leads; past the window, to itself
+    landing_inside: Tensor  # int64 [N, W], view of its first columns, which every step rewrites
     first: Tensor  # int64 [N], n * W: where the logits of lane n begin
-    jumps: Tensor  # int64 [num_durations]
+    durations: Tensor  # int64 [num_durations], of the spec: how far a label moves time
+    blank_moves: Tensor  # int64 [num_durations], likewise a blank: at least 1
 
     @classmethod
     def allocate(cls, head: Head, num_lanes: int, window: int, num_rows: int, num_queued: int) -> "Lanes":
@@ -115,6 +119,9 @@ class Lanes:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         frames = zeros(num_rows, size, dtype=head.dtype)
+        durations = torch.tensor(head.spec.durations, device=device)
+        entry = zeros(4, 1, num_lanes, dtype=torch.float64)
+        landing = torch.arange(window + reach, device=device).repeat(num_lanes, 1)
         return cls(
             head=head,
             window=window,
@@ -127,12 +134,20 @@ class Lanes:
             seat=torch.arange(num_lanes, device=device),
             state=tuple(start.repeat_interleave(num_lanes, dim=0) for start in head.start),
             log=zeros(4, LOG_STEPS + 1, num_lanes, dtype=torch.float64),
+            entry=entry,
+            entry_rows=entry[:, 0].unbind(),
             num_steps=zeros(1),
             place=torch.arange(window, device=device),
-            landing=torch.arange(window + reach, device=device).repeat(num_lanes, 1),
+            landing=landing,
+            landing_inside=landing[:, :window],
             first=torch.arange(num_lanes, device=device) * window,
-            jumps=torch.tensor(head.spec.durations, device=device),
+            durations=durations,
+            blank_moves=durations.clamp(min=1),
         )
+
+    @property
+    def num_lanes(self) -> int:
+        return self.row.shape[0]
 
     @property
     def log_steps(self) -> int:
@@ -155,19 +170,21 @@ class Lanes:
             seat=self.seat[:n],
             state=tuple(values[:n] for values in self.state),
             log=self.log[:, :, :n],
+            entry=self.entry[:, :, :n],
+            entry_rows=tuple(row[:n] for row in self.entry_rows),
             landing=self.landing[:n],
+            landing_inside=self.landing_inside[:n],
             first=self.first[:n],
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
+class Found(NamedTuple):
     """What the windows of all lanes hold; all tensors `[N]`."""
 
     landing: Tensor  # frames from the lane's row to its first label, or past the window
     emitted: Tensor  # bool: a label is there
     label: Tensor  # anything where nothing is emitted, as the next two
-    duration: Tensor
+    duration: Tensor  # or [1], where there is but one
     log_prob: Tensor
 
 
@@ -187,30 +204,32 @@ def step(lanes: Lanes) -> None:
 
 def look(lanes: Lanes) -> Found:
     """Score the next W frames of every lane and follow its blanks to the first label."""
-    head, spec, window = lanes.head, lanes.head.spec, lanes.window
+    head, spec = lanes.head, lanes.head.spec
     logits = head.joint(lanes.windows.index_select(0, lanes.row), lanes.state[0])  # [N * W, C]
     tokens = logits[:, : spec.num_classes]
-    durations = _durations(lanes, logits[:, spec.num_classes :])  # [N * W]
-    jumps = durations.clamp(min=1) * _is_blank(tokens, spec.blank)
-    left = lanes.end - lanes.row
-    landing = _land(lanes, jumps, left)
-    chosen = lanes.first + landing.clamp(max=window - 1)
+    durations, blank_moves = _durations(lanes, logits)
+    limit = (lanes.end - lanes.row).clamp_(max=lanes.window)
+    landing = _land(lanes, _is_blank(tokens, spec.blank), blank_moves, limit)
+    chosen = lanes.first + landing.clamp(max=lanes.window - 1)
     scores = tokens.index_select(0, chosen)  # [N, num_classes]
-    label = scores.argmax(1)
+    label = scores.argmax(1, keepdim=True)
     return Found(
         landing=landing,
-        emitted=landing < left.clamp(max=window),
-        label=label,
-        duration=durations.index_select(0, chosen),
-        log_prob=scores.log_softmax(1).gather(1, label.unsqueeze(1)).squeeze(1),
+        emitted=landing < limit,
+        label=label.squeeze(1),
+        duration=durations.index_select(0, chosen) if len(spec.durations) > 1 else durations,
+        log_prob=scores.log_softmax(1).gather(1, label).squeeze(1),
     )
 
 
-def _durations(lanes: Lanes, logits: Tensor) -> Tensor:
-    """The duration `[M]` that wins among duration logits `[M, num_durations]`; RNN-T has none."""
-    if len(lanes.jumps) == 1:
-        return lanes.jumps.expand(len(logits))
-    return lanes.jumps.index_select(0, logits.argmax(1))
+def _durations(lanes: Lanes, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """By the duration logits, how far labels `[N * W]` and blanks `[N, W]` move; `[1]` if there are none."""
+    spec = lanes.head.spec
+    if len(spec.durations) == 1:
+        return lanes.durations, lanes.blank_moves
+    best = logits[:, spec.num_classes :].argmax(1)
+    moves = lanes.blank_moves.index_select(0, best).view(-1, lanes.window)
+    return lanes.durations.index_select(0, best), moves
 
 
 def _is_blank(tokens: Tensor, blank: int) -> Tensor:
@@ -218,25 +237,24 @@ def _is_blank(tokens: Tensor, blank: int) -> Tensor:
 
     An argmax over the classes would say the same at several times the cost: only maxima vectorise.
     """
-    score, before, after = tokens[:, blank], tokens[:, :blank], tokens[:, blank + 1 :]
-    if not after.shape[1]:
-        return score > before.amax(1)
-    if not before.shape[1]:
-        return score >= after.amax(1)
-    return (score > before.amax(1)) & (score >= after.amax(1))
+    score = tokens[:, blank]
+    if blank == tokens.shape[1] - 1:
+        return score > tokens[:, :blank].amax(1)
+    beats_later = score >= tokens[:, blank + 1 :].amax(1)
+    return beats_later if blank == 0 else beats_later & (score > tokens[:, :blank].amax(1))
 
 
-def _land(lanes: Lanes, jumps: Tensor, left: Tensor) -> Tensor:
-    """How far each lane gets `[N]` by the jumps `[N * W]` of its blanks; a 0 holds it.
+def _land(lanes: Lanes, is_blank: Tensor, blank_moves: Tensor, limit: Tensor) -> Tensor:
+    """How far each lane gets `[N]` along the blanks `[N * W]` of its window; a label holds it.
 
-    Past the window or the utterance every place holds. A table of where each place leads is composed
-    with itself until it reaches W jumps: a handful of gathers instead of W dependent ones.
+    So does every place from `limit` `[N]` on, the end of window or utterance. The table of where each
+    place leads is composed with itself until it covers W moves: a handful of gathers instead of W that
+    wait for each other.
     """
-    window = lanes.window
-    inside = lanes.place < left.unsqueeze(1)
-    torch.add(lanes.place, jumps.view(-1, window) * inside, out=lanes.landing[:, :window])
+    leads_on = is_blank.view(-1, lanes.window).logical_and_(lanes.place < limit.unsqueeze(1))
+    torch.add(lanes.place, leads_on * blank_moves, out=lanes.landing_inside)
     landing = lanes.landing
-    for _ in range(1, window.bit_length() if window & (window - 1) else window.bit_length() - 1):
+    for _ in range((lanes.window - 1).bit_length() - 1):
         landing = landing.gather(1, landing)
     return landing.gather(1, landing[:, :1]).squeeze(1)
 
@@ -249,13 +267,21 @@ def advance(lanes: Lanes, found: Found) -> None:
     """
     lanes.row.add_(found.landing)
     lanes.count.mul_(found.landing == 0).add_(found.emitted)
-    label = torch.where(found.emitted, found.label, -1)
-    entry = [values.double() for values in (label, lanes.row, found.duration, found.log_prob)]
-    lanes.log.index_copy_(1, lanes.num_steps, torch.stack(entry).unsqueeze(1))
-    lanes.num_steps.add_(1)
-    move = found.duration.maximum(lanes.count >= lanes.head.spec.max_symbols) * found.emitted
+    _write(lanes, found)
+    move = found.duration.maximum(lanes.count >= lanes.head.spec.max_symbols).mul(found.emitted)
     lanes.row.add_(move)
     lanes.count.mul_(move == 0)
+
+
+def _write(lanes: Lanes, found: Found) -> None:
+    """Log what every lane found at its row; label -1: nothing."""
+    label, row, duration, log_prob = lanes.entry_rows
+    label.copy_(torch.where(found.emitted, found.label, -1))
+    row.copy_(lanes.row)
+    duration.copy_(found.duration)
+    log_prob.copy_(found.log_prob)
+    lanes.log.index_copy_(1, lanes.num_steps, lanes.entry)
+    lanes.num_steps.add_(1)
 
 
 def refill(lanes: Lanes) -> None:

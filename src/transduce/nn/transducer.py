@@ -9,11 +9,12 @@ captured in a CUDA graph on every driver. Its first input product is a table, on
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from transduce.nn.matrix import Matrix
 from transduce.types import FloatArray, HeadSpec, TransducerWeights
 
 __all__ = ["LstmCell", "State", "TransducerHead"]
@@ -26,18 +27,18 @@ State = tuple[Tensor, ...]
 class LstmCell:
     """One LSTM layer for one step, gates in the order i, f, o, g (sigmoids side by side)."""
 
-    weight_hh: Tensor  # [H, 4 * H]
-    weight_ih: Tensor | None  # [D, 4 * H]; None: the input gates come from the table
+    hidden: Matrix  # [H, 4 * H]
+    inputs: Matrix | None  # [D, 4 * H]; None: the input gates come from the table
     bias: Tensor  # [4 * H]
 
-    def __call__(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """New h and c `[N, H]`; `inputs` are input gates `[N, 4 * H]` or values `[N, D]`."""
-        if self.weight_ih is not None:
-            inputs = torch.addmm(self.bias, inputs, self.weight_ih)
-        gates = torch.addmm(inputs, h, self.weight_hh)
-        size = h.shape[1]
-        i, f, o = gates[:, : 3 * size].sigmoid_().chunk(3, dim=1)
-        c = torch.addcmul(i * gates[:, 3 * size :].tanh_(), f, c)
+    def __call__(self, values: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """New h and c `[N, H]`; `values` are inputs `[N, D]`, or the input gates `[N, 4 * H]` themselves."""
+        if self.inputs is not None:
+            values = self.inputs.addmm(self.bias, values)
+        gates = self.hidden.addmm(values, h)
+        i, f, o, g = gates.chunk(4, dim=1)
+        gates[:, : -h.shape[1]].sigmoid_()  # i, f and o in one go
+        c = torch.addcmul(i * g.tanh_(), f, c)
         return o * c.tanh(), c
 
 
@@ -48,15 +49,13 @@ class TransducerHead:
     spec: HeadSpec
     table: Tensor  # [num_classes, 4 * H], input gates of the first layer for every label
     cells: tuple[LstmCell, ...]
-    enc_weight: Tensor  # [D, J]
+    enc: Matrix  # [D, J]
     enc_bias: Tensor  # [J]
-    pred_weight: Tensor  # [H, J]
+    pred: Matrix  # [H, J]
     pred_bias: Tensor  # [J]
-    out_weight: Tensor  # [J, C], C = num_classes (+ num_durations)
+    out: Matrix  # [J, C], C = num_classes (+ num_durations)
     out_bias: Tensor  # [C]
     relu: bool
-    start: State
-    """The state before any label, one row: the predictor run on a zero embedding and zero state."""
 
     @classmethod
     def from_weights(
@@ -71,26 +70,21 @@ class TransducerHead:
         def tensor(array: FloatArray) -> Tensor:
             return torch.tensor(array, device=device, dtype=dtype)
 
-        def transposed(array: FloatArray) -> Tensor:
-            return tensor(array).t().contiguous()
+        def matrix(array: FloatArray) -> Matrix:
+            return Matrix.of(tensor(array))
 
-        first, *others = (_cell(tensor(i), tensor(h), tensor(b)) for i, h, b in _layers(weights))
-        assert first.weight_ih is not None
-        table = torch.addmm(first.bias, tensor(weights.embedding), first.weight_ih)
-        cells = (LstmCell(first.weight_hh, None, first.bias), *others)
-        pred_weight, pred_bias = transposed(weights.pred_weight), tensor(weights.pred_bias)
+        first, *others = ((tensor(i), tensor(h), tensor(b)) for i, h, b in _layers(weights))
         return cls(
             spec=spec,
-            table=table,
-            cells=cells,
-            enc_weight=transposed(weights.enc_weight),
+            table=torch.addmm(_reordered(first[2]), tensor(weights.embedding), _reordered(first[0]).t()),
+            cells=(_cell(None, *first[1:]), *(_cell(*layer) for layer in others)),
+            enc=matrix(weights.enc_weight),
             enc_bias=tensor(weights.enc_bias),
-            pred_weight=pred_weight,
-            pred_bias=pred_bias,
-            out_weight=transposed(weights.out_weight),
+            pred=matrix(weights.pred_weight),
+            pred_bias=tensor(weights.pred_bias),
+            out=matrix(weights.out_weight),
             out_bias=tensor(weights.out_bias),
             relu=weights.activation == "relu",
-            start=_start(cells, pred_weight, pred_bias),
         )
 
     @property
@@ -105,51 +99,46 @@ class TransducerHead:
     def joint_size(self) -> int:
         return self.enc_bias.shape[0]
 
+    @cached_property
+    def start(self) -> State:
+        """The state before any label, one row. A zero embedding leaves the bias as input gates."""
+        nothing = [self.table.new_zeros(1, cell.hidden.num_inputs) for cell in self.cells for _ in "hc"]
+        return self._step(self.cells[0].bias.unsqueeze(0), (self.pred_bias, *nothing))
+
     def project(self, encoded: Tensor, out: Tensor) -> None:
         """Write the joint's share of encoder frames `[N, D]` of any float type to `out` `[N, J]`."""
-        torch.addmm(self.enc_bias, encoded.to(self.dtype), self.enc_weight, out=out)
+        out.copy_(self.enc.addmm(self.enc_bias, encoded.to(self.dtype)))
 
     def joint(self, windows: Tensor, predicted: Tensor) -> Tensor:
         """Logits `[N * W, C]` of projected frames `[N, W, J]`, which are overwritten."""
         windows += predicted.unsqueeze(1)
         hidden = windows.relu_() if self.relu else windows.tanh_()
-        return torch.addmm(self.out_bias, hidden.view(-1, self.joint_size), self.out_weight)
+        return self.out.addmm(self.out_bias, hidden.view(-1, self.joint_size))
 
     def predict(self, labels: Tensor, state: State) -> State:
         """The state `[N, ...]` after one more label `[N]` each; `state` is left as it is."""
-        return _step(self.cells, self.table.index_select(0, labels), state, self.pred_weight, self.pred_bias)
+        return self._step(self.table.index_select(0, labels), state)
+
+    def _step(self, values: Tensor, state: State) -> State:
+        """One step of every layer on the first one's input gates `[N, 4 * H]`."""
+        new: list[Tensor] = []
+        for number, cell in enumerate(self.cells):
+            values, c = cell(values, state[2 * number + 1], state[2 * number + 2])
+            new += [values, c]
+        return (self.pred.addmm(self.pred_bias, values), *new)
 
 
 def _layers(weights: TransducerWeights) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
     return [(layer.weight_ih, layer.weight_hh, layer.bias) for layer in weights.lstm]
 
 
-def _cell(weight_ih: Tensor, weight_hh: Tensor, bias: Tensor) -> LstmCell:
-    """A cell from upstream's layout: gates reordered from i, f, g, o, matrices transposed."""
-
-    def reordered(values: Tensor) -> Tensor:
-        i, f, g, o = values.chunk(4)
-        return torch.cat((i, f, o, g))
-
-    return LstmCell(
-        weight_hh=reordered(weight_hh).t().contiguous(),
-        weight_ih=reordered(weight_ih).t().contiguous(),
-        bias=reordered(bias),
-    )
+def _cell(weight_ih: Tensor | None, weight_hh: Tensor, bias: Tensor) -> LstmCell:
+    """A cell from upstream's layout."""
+    inputs = None if weight_ih is None else Matrix.of(_reordered(weight_ih))
+    return LstmCell(hidden=Matrix.of(_reordered(weight_hh)), inputs=inputs, bias=_reordered(bias))
 
 
-def _start(cells: tuple[LstmCell, ...], pred_weight: Tensor, pred_bias: Tensor) -> State:
-    """The state of one row before any label. A zero embedding leaves the bias as input gates."""
-    nothing = [pred_bias.new_zeros(1, cell.weight_hh.shape[0]) for cell in cells for _ in "hc"]
-    return _step(cells, cells[0].bias.unsqueeze(0), (pred_bias, *nothing), pred_weight, pred_bias)
-
-
-def _step(
-    cells: tuple[LstmCell, ...], inputs: Tensor, state: State, pred_weight: Tensor, pred_bias: Tensor
-) -> State:
-    """One step of every layer on the first one's input gates `[N, 4 * H]`."""
-    new: list[Tensor] = []
-    for cell, (h, c) in zip(cells, list(pairwise(state[1:]))[::2], strict=True):
-        inputs, c = cell(inputs, h, c)
-        new += [inputs, c]
-    return (torch.addmm(pred_bias, inputs, pred_weight), *new)
+def _reordered(values: Tensor) -> Tensor:
+    """Gates `[4 * H, ...]` in the order i, f, g, o to the order i, f, o, g."""
+    i, f, g, o = values.chunk(4)
+    return torch.cat((i, f, o, g))
