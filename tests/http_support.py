@@ -18,16 +18,20 @@ from typing import Any
 from fastapi import FastAPI
 from openai import OpenAI
 
+from transduce.pipeline import Limits
 from transduce.server.app import create_app
 from transduce.server.service import Service
 from transduce.server.serving import bind, server_of
 from transduce.server.settings import Settings
 from transduce.transcriber import Model
 
-__all__ = ["TRANSCRIPTIONS", "Answer", "Site", "events", "multipart", "serving", "until"]
+__all__ = ["CLICKS", "TRANSCRIPTIONS", "Answer", "Site", "events", "multipart", "serving", "until"]
 
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 TIMEOUT_SECONDS = 30.0
+
+CLICKS = Settings(drain_seconds=2.0, limits=Limits(vad="off"))
+"""For servers of a recogniser of clicks, which are no speech."""
 
 Fields = Iterable[tuple[str, str]]
 
@@ -160,9 +164,9 @@ class Site:
 
 
 @contextmanager
-def serving(model: Model, settings: Settings | None = None) -> Iterator[Site]:
+def serving(model: Model, settings: Settings) -> Iterator[Site]:
     """Run a server until the block ends; it is warm when the block begins."""
-    app = create_app(model, settings or Settings(drain_seconds=2.0))
+    app = create_app(model, settings)
     bound = bind("127.0.0.1", 0)
     port = bound.getsockname()[1]
     server = server_of(app, 2.0)

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import field_inputs
 import pytest
 from fakes import RATE, ClickBackend, FloatArray, clicks, write_wav
-from http_support import TRANSCRIPTIONS, Site, events, serving, until
+from http_support import CLICKS, TRANSCRIPTIONS, Site, events, serving, until
 from support import ROOT, data, read_wav, utterances
 
 from transduce.errors import TransduceError
@@ -40,7 +41,7 @@ def demo() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def site(demo: Model) -> Iterator[Site]:
-    with serving(demo) as site:
+    with serving(demo, Settings(drain_seconds=2.0)) as site:
         yield site
 
 
@@ -136,7 +137,7 @@ def test_57_the_server_is_not_deaf_while_it_transcribes(tmp_path: Path) -> None:
         assert len(answer.json["text"].split()) == num_words
         finished[name] = time.monotonic()
 
-    with serving(Model(SlowBackend(), tokenizer())) as site, ThreadPoolExecutor(2) as threads:
+    with serving(Model(SlowBackend(), tokenizer()), CLICKS) as site, ThreadPoolExecutor(2) as threads:
         works = [threads.submit(transcribe, "long", long, 600)]
         until(lambda: site.service.batcher.load().is_running)
         works.append(threads.submit(transcribe, "short", short, 1))
@@ -186,7 +187,7 @@ def test_58_a_client_that_goes_away_frees_its_work(tmp_path: Path) -> None:
     """Ten spans, the client closes after the first; three more close while they are queued."""
     content = write_wav(tmp_path / "a.wav", clicks(300, {n + 0.5: 1 for n in range(300)})).read_bytes()
     backend = SlowBackend()
-    settings = Settings(max_requests=4, queue_seconds=60.0, drain_seconds=2.0)
+    settings = replace(CLICKS, max_requests=4, queue_seconds=60.0)
     with serving(Model(backend, tokenizer()), settings) as site:
         backend.batches.clear()
         before = open_temporary_files()
@@ -214,7 +215,7 @@ def open_temporary_files() -> list[str]:
 
 def test_58_a_client_of_a_stream_that_goes_away_frees_its_work(tmp_path: Path) -> None:
     content = write_wav(tmp_path / "a.wav", clicks(300, {n + 0.5: 1 for n in range(300)})).read_bytes()
-    with serving(Model(SlowBackend(), tokenizer())) as site:
+    with serving(Model(SlowBackend(), tokenizer()), CLICKS) as site:
         client = site.begin(content, ("stream", "true"))
         until(lambda: site.service.batcher.load().num_jobs == 1)
         client.close()
@@ -251,7 +252,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def click_site() -> Iterator[Site]:
-    with serving(Model(ClickBackend(), tokenizer())) as site:
+    with serving(Model(ClickBackend(), tokenizer()), CLICKS) as site:
         yield site
 
 
@@ -311,7 +312,7 @@ def test_64_confidence_without_bounds_is_still_json(said: dict[str, bytes]) -> N
                 hypothesis.log_probs[:] = -1000.0
             return found
 
-    with serving(Model(Unsure(), tokenizer())) as site:
+    with serving(Model(Unsure(), tokenizer()), CLICKS) as site:
         answer = site.transcribe(said["one two"], ("include[]", "logprobs"), response_format="verbose_json")
     content = json.loads(answer.text, parse_constant=pytest.fail)
     assert content["segments"][0]["avg_logprob"] < -700
@@ -386,7 +387,7 @@ KEY = "sk-right-0123456789"
 
 @pytest.fixture(scope="module")
 def locked_site() -> Iterator[Site]:
-    with serving(Model(ClickBackend(), tokenizer()), Settings(api_keys=(KEY,), drain_seconds=2.0)) as site:
+    with serving(Model(ClickBackend(), tokenizer()), replace(CLICKS, api_keys=(KEY,))) as site:
         yield site
 
 

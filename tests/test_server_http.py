@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from fakes import RATE, ClickBackend, FloatArray, click_model, clicks, write_wav
-from http_support import TRANSCRIPTIONS, Site, events, multipart, serving, until
+from http_support import CLICKS, TRANSCRIPTIONS, Site, events, multipart, serving, until
 
 from transduce.errors import ResourceError
 from transduce.server.app import create_app
@@ -103,7 +103,7 @@ def test_a_recording_that_is_too_long_is_400(site: Site, tmp_path: Any) -> None:
 
 
 def test_an_upload_that_stops_arriving_is_408() -> None:
-    with serving(click_model(), Settings(upload_idle_seconds=0.2, drain_seconds=2)) as site:
+    with serving(click_model(), replace(CLICKS, upload_idle_seconds=0.2)) as site:
         head = (
             "Host: t\r\nContent-Length: 1000\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
         )
@@ -162,7 +162,7 @@ def test_a_full_disk_is_503(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_more_requests_than_there_are_places_are_503(recording: bytes) -> None:
-    settings = Settings(max_requests=2, drain_seconds=2)
+    settings = replace(CLICKS, max_requests=2)
     with held(settings) as (site, backend):
         clients = [site.begin(recording) for _ in range(2)]
         until(lambda: site.service.batcher.load().num_jobs == 2)
@@ -179,7 +179,7 @@ def test_more_requests_than_there_are_places_are_503(recording: bytes) -> None:
 
 
 def test_overload_is_told_before_the_body_is_read(recording: bytes) -> None:
-    with held(Settings(max_requests=1, drain_seconds=2)) as (site, _), site.begin(recording):
+    with held(replace(CLICKS, max_requests=1)) as (site, _), site.begin(recording):
         until(lambda: site.service.batcher.load().num_jobs == 1)
         answer = site.ask(
             "POST", TRANSCRIPTIONS, b"", {"Content-Length": "1000000", "Expect": "100-continue"}
@@ -191,7 +191,7 @@ def test_files_wait_on_disk_while_the_queue_is_full(tmp_path: Any) -> None:
     """The queue holds a minute; eight files of two minutes each are all answered."""
     places = {n + 0.5: n % 8 for n in range(120)}
     content = write_wav(tmp_path / "a.wav", clicks(120, places)).read_bytes()
-    with serving(click_model(), Settings(queue_seconds=60, drain_seconds=2)) as site:
+    with serving(click_model(), replace(CLICKS, queue_seconds=60)) as site:
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(lambda _: site.transcribe(content), range(8)))
         assert {len(answer.json["text"].split()) for answer in answers} == {120}
@@ -234,7 +234,7 @@ def failing(error: Exception) -> ClickBackend:
 
 
 def test_a_bug_is_500_and_tells_only_the_log(recording: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(click_model(failing(KeyError("secret detail")))) as site:
+    with serving(click_model(failing(KeyError("secret detail"))), CLICKS) as site:
         answer = site.transcribe(recording, headers={"X-Request-Id": "id-of-the-bug"})
         assert (answer.status, answer.error["code"]) == (500, "internal")
         assert "secret" not in answer.text
@@ -243,7 +243,7 @@ def test_a_bug_is_500_and_tells_only_the_log(recording: bytes, caplog: pytest.Lo
 
 
 def test_memory_that_ran_out_is_503(recording: bytes) -> None:
-    with serving(click_model(failing(ResourceError("the GPU ran out of memory")))) as site:
+    with serving(click_model(failing(ResourceError("the GPU ran out of memory"))), CLICKS) as site:
         answer = site.transcribe(recording)
     assert (answer.status, answer.error["code"]) == (503, "resource")
     assert "GPU" in answer.error["message"]
@@ -256,7 +256,7 @@ def test_an_error_before_a_stream_begins_is_an_error(site: Site) -> None:
 
 def test_a_stream_that_takes_long_is_kept_alive(recording: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.server.transcription.KEEP_ALIVE_SECONDS", 0.1)
-    with held(Settings(drain_seconds=2)) as (site, backend):
+    with held(CLICKS) as (site, backend):
         timer = threading.Timer(0.6, backend.hold.clear)
         timer.start()
         answer = site.transcribe(recording, stream="true")
@@ -271,8 +271,8 @@ def test_a_stream_that_takes_long_is_kept_alive(recording: bytes, monkeypatch: p
 def test_ready_means_warm() -> None:
     backend = HeldBackend()
     backend.hold.set()
-    app = create_app(click_model(backend), Settings())
-    service = Service(click_model(backend), Settings(), app.state.metrics)
+    app = create_app(click_model(backend), CLICKS)
+    service = Service(click_model(backend), CLICKS, app.state.metrics)
     service.start()
     assert service.obstacle == "warming up"
     backend.hold.clear()
@@ -286,7 +286,7 @@ def test_ready_means_warm() -> None:
 
 def test_a_warm_up_that_fails_is_never_ready(caplog: pytest.LogCaptureFixture) -> None:
     backend = ClickBackend(fault=lambda waveforms: ResourceError("no room"))
-    service = Service(click_model(backend), Settings(), create_app(click_model(), Settings()).state.metrics)
+    service = Service(click_model(backend), CLICKS, create_app(click_model(), CLICKS).state.metrics)
     service.start()
     until(lambda: "the warm-up failed" in caplog.text)
     assert service.obstacle == "warming up"
@@ -296,7 +296,7 @@ def test_a_warm_up_that_fails_is_never_ready(caplog: pytest.LogCaptureFixture) -
 def test_a_broken_engine_is_unhealthy(recording: bytes) -> None:
     broken = threading.Event()
     backend = ClickBackend(fault=lambda waveforms: RuntimeError("CUDA error") if broken.is_set() else None)
-    with serving(click_model(backend)) as site:
+    with serving(click_model(backend), CLICKS) as site:
         broken.set()
         assert site.transcribe(recording).status == 500
         assert (site.get("/health").status, site.get("/health").json) == (503, {"status": "broken"})
@@ -309,7 +309,7 @@ def test_a_broken_engine_is_unhealthy(recording: bytes) -> None:
 
 
 def test_metrics(recording: bytes) -> None:
-    with serving(click_model(), Settings(drain_seconds=2)) as site:
+    with serving(click_model(), CLICKS) as site:
         before = site.metric("transduce_audio_seconds_total")
         for _ in range(3):
             assert site.transcribe(recording).status == 200

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 from fakes import click_model, clicks, write_wav
-from http_support import TRANSCRIPTIONS, Site, serving
+from http_support import CLICKS, TRANSCRIPTIONS, Site, serving
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -34,7 +34,7 @@ STATUSES = {
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with serving(click_model()) as site:
+    with serving(click_model(), CLICKS) as site:
         yield site
 
 

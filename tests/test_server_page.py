@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ClickBackend, click_model, clicks, write_wav
-from http_support import Site, serving, until
+from fakes import RATE, ClickBackend, click_model, clicks, write_wav
+from http_support import CLICKS, Site, serving, until
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -102,7 +103,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with load_model("demo") as model, serving(model) as site:
+    with load_model("demo") as model, serving(model, Settings(drain_seconds=2.0)) as site:
         yield site
 
 
@@ -135,7 +136,7 @@ def expected_starts(site: Site) -> list[float]:
 
 
 def test_a_file_becomes_words_that_can_be_heard_and_downloaded(page: Page, site: Site) -> None:
-    assert page.find("model").text == "demo"
+    page.until(lambda: page.find("model").text == "demo")
     page.choose(RECORDING)
     page.until_done()
     assert [word.text for word in page.words] == WORDS
@@ -208,7 +209,7 @@ def test_confidence_is_shown_by_colour_and_can_be_hidden(
             return found
 
     path = write_wav(tmp_path / "a.wav", clicks(2, {0.2: 0, 0.4: 1, 0.6: 2, 0.8: 3}))
-    with serving(click_model(Unsure())) as site:
+    with serving(click_model(Unsure()), CLICKS) as site:
         page = open_page(site)
         page.choose(path)
         page.until_done()
@@ -224,18 +225,18 @@ def test_confidence_is_shown_by_colour_and_can_be_hidden(
 def test_segments_arrive_while_the_rest_is_still_recognised(
     open_page: Callable[[Site], Page], tmp_path: Path
 ) -> None:
-    """The engine waits in its second batch until the words of the first are on the page."""
+    """The engine waits behind half of the recording until words of that half are on the page."""
     seen: Future[None] = Future()
-    num_long = 0
+    num_samples = 0
 
     def fault(waveforms: Any) -> None:
-        nonlocal num_long
-        num_long += max(w.max() for w in waveforms) > 0.05
-        if num_long >= 2:
+        nonlocal num_samples
+        num_samples += sum(len(w) for w in waveforms if w.max() > 0.05)
+        if num_samples > 400 * RATE:
             seen.result(20)
 
     path = write_wav(tmp_path / "a.wav", clicks(600, {n + 0.5: n % 8 for n in range(600)}))
-    with serving(click_model(ClickBackend(fault=fault))) as site:
+    with serving(click_model(ClickBackend(fault=fault)), CLICKS) as site:
         page = open_page(site)
         page.choose(path)
         page.until(lambda: 0 < len(page.words) < 600)
@@ -254,7 +255,7 @@ def test_stop_frees_the_server_and_keeps_what_came(open_page: Callable[[Site], P
             seen.result(20)
 
     path = write_wav(tmp_path / "a.wav", clicks(60, {n + 0.5: n % 8 for n in range(60)}))
-    with serving(click_model(ClickBackend(fault=fault))) as site:
+    with serving(click_model(ClickBackend(fault=fault)), CLICKS) as site:
         page = open_page(site)
         page.choose(path)
         page.until(lambda: site.service.batcher.load().is_running)
@@ -284,7 +285,7 @@ def test_silence_is_said(page: Page, tmp_path: Path) -> None:
 
 def test_a_key_is_asked_for(open_page: Callable[[Site], Page], tmp_path: Path) -> None:
     path = write_wav(tmp_path / "a.wav", clicks(1, {0.5: 1}))
-    with serving(click_model(), Settings(api_keys=("the-key",), drain_seconds=2)) as site:
+    with serving(click_model(), replace(CLICKS, api_keys=("the-key",))) as site:
         page = open_page(site)
         page.driver.refresh()
         page.until(lambda: page.find("key").is_displayed())

@@ -10,13 +10,13 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from transduce.errors import DeviceError, TransduceError, import_extra
+from transduce.pipeline import Limits, Vad
 from transduce.server import logs
 from transduce.server.settings import Settings
 from transduce.transcriber import Model, load_model
@@ -70,9 +70,16 @@ def serve(
     max_hours: Annotated[
         float, typer.Option(envvar="TRANSDUCE_MAX_HOURS", min=0.001, help="Longest recording, hours.")
     ] = DEFAULTS.max_audio_seconds / 3600,
+    vad: Annotated[
+        Vad, typer.Option(envvar="TRANSDUCE_VAD", help="Cut at pauses: auto (long audio only), on or off.")
+    ] = DEFAULTS.limits.vad,
+    max_segment: Annotated[
+        float | None,
+        typer.Option(envvar="TRANSDUCE_MAX_SEGMENT", min=0, help="Longest stretch for one pass, seconds."),
+    ] = None,
     batch_seconds: Annotated[
         float, typer.Option(envvar="TRANSDUCE_BATCH_SECONDS", min=1, help="Audio of one batch, seconds.")
-    ] = DEFAULTS.rules.batch_seconds,
+    ] = DEFAULTS.limits.batch_seconds,
     queue_seconds: Annotated[
         float, typer.Option(envvar="TRANSDUCE_QUEUE_SECONDS", min=1, help="Audio that waits in memory.")
     ] = DEFAULTS.queue_seconds,
@@ -114,7 +121,7 @@ def serve(
         max_requests=max_requests,
         max_upload_bytes=max_upload * 2**20,
         max_audio_seconds=max_hours * 3600,
-        rules=replace(DEFAULTS.rules, batch_seconds=batch_seconds),
+        limits=Limits(vad, max_segment, batch_seconds),
         queue_seconds=queue_seconds,
         drain_seconds=drain_seconds,
     )
@@ -123,6 +130,7 @@ def serve(
             import_extra(library, "server")
         bound = _bind(host, port, is_open=not settings.api_keys)
         loaded = load_model(model, backend=backend, device=device, precision=precision, head=head)
+        _check_limits(loaded, settings.limits)
     _serve(loaded, settings, bound)
 
 
@@ -166,6 +174,16 @@ def _bind(host: str, port: int, *, is_open: bool) -> socket.socket:
         logger.warning("whoever reaches %s can use this server: set --api-key-file", address)
     logger.info("listening on http://%s:%d", f"[{address}]" if ":" in address else address, number)
     return bound
+
+
+def _check_limits(model: Model, limits: Limits) -> None:
+    """Refuse what would fail in every request."""
+    try:
+        model.transcribe_batch([], limits=limits)
+    except TransduceError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:

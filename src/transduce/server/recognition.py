@@ -6,13 +6,15 @@ Nothing here knows HTTP.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import BinaryIO
 
 import numpy as np
 
 from transduce.errors import AudioError
+from transduce.longform import grid_of
+from transduce.pipeline import Cut, Limits
 from transduce.server.batcher import Batcher, CancelledJobError, Job
 from transduce.tokenizer import Tokenizer
 from transduce.transcriber import Model
@@ -81,43 +83,39 @@ class _Upload(io.RawIOBase):
 
 
 class Recognizer:
-    """A model shared by many requests. Threads call it, one a request."""
+    """A model shared by many requests; each request calls it in a thread of its own."""
 
-    def __init__(self, model: Model, batcher: Batcher, max_audio_seconds: float) -> None:
-        self._tokenizer: Tokenizer = model.tokenizer
+    def __init__(self, model: Model, batcher: Batcher, limits: Limits, max_audio_seconds: float) -> None:
         self._backend: Backend = model.backend
+        self._tokenizer: Tokenizer = model.tokenizer
         self._batcher = batcher
+        self._limits = limits
         self._max_audio_seconds = max_audio_seconds
 
-    def transcribe(
-        self, upload: BinaryIO, job: Job, on_segment: Callable[[Segment], None] | None = None
-    ) -> Transcript:
-        """The transcript of an upload; `on_segment` is called with each segment once it is final.
+    def transcribe(self, upload: BinaryIO, job: Job) -> Generator[Segment, None, Transcript]:
+        """Give each segment of an upload once it is final; the generator's return value is the transcript.
 
         Raises AudioError, also for audio that is too long; ResourceError; CancelledJobError once the job
         is cancelled, whatever else went wrong after that.
         """
         model = Model(JobBackend(self._backend, job), self._tokenizer)
-        limit = self._max_audio_seconds
+        most_seconds = self._max_audio_seconds
         try:
-            transcript = model.transcribe(upload, end=limit + 1)
+            cut = Cut(end_seconds=most_seconds + 1)
+            transcript = yield from model.stream(upload, cut, self._limits)
         finally:
             job.check()
-        if transcript.duration > limit:
-            raise AudioError(f"{upload.name} is longer than the {limit:g} s that this server takes")
-        if on_segment is not None:
-            for segment in transcript.segments:
-                on_segment(segment)
+        if transcript.duration > most_seconds:
+            raise AudioError(f"{upload.name} is longer than the {most_seconds:g} s that this server takes")
         return transcript
 
     def warm_up(self) -> None:
         """Run what a first request would have to wait for: one span, then a full batch of long ones."""
-        spec = self._backend.spec
-        rate = spec.features.sample_rate
-        longest = int(spec.max_segment_seconds * rate)
+        grid = grid_of(self._backend.spec, self._limits.max_segment_seconds)
+        longest = grid.limit_samples
         noise = np.random.default_rng(0).normal(scale=1e-3, size=longest).astype(np.float32)
-        num_long = max(1, int(self._batcher.rules.batch_seconds * rate) // longest)
+        num_long = max(1, int(self._limits.batch_seconds * grid.sample_rate) // longest)
         with self._batcher.open() as job:
             backend = JobBackend(self._backend, job)
-            backend.recognize([noise[:rate]])
+            backend.recognize([noise[: grid.sample_rate]])
             backend.recognize([noise] * num_long)

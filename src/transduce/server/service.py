@@ -19,6 +19,7 @@ from transduce.server.forms import Served
 from transduce.server.metrics import Metrics
 from transduce.server.problems import ApiError
 from transduce.server.recognition import Recognizer
+from transduce.server.schedule import ScheduleRules
 from transduce.server.settings import Settings
 from transduce.transcriber import Model
 
@@ -39,10 +40,13 @@ class Service:
         self.metrics = metrics
         self.served = Served(model.spec.name, settings.aliases, model.spec.language)
         self.batcher = Batcher(
-            model.backend, rules=settings.rules, queue_seconds=settings.queue_seconds, observe=metrics.batch
+            model.backend,
+            rules=ScheduleRules(batch_seconds=settings.limits.batch_seconds),
+            queue_seconds=settings.queue_seconds,
+            observe=metrics.batch,
         )
         metrics.watch(self.batcher)
-        self.recognizer = Recognizer(model, self.batcher, settings.max_audio_seconds)
+        self.recognizer = Recognizer(model, self.batcher, settings.limits, settings.max_audio_seconds)
         self._threads = ThreadPoolExecutor(settings.max_requests + 1, "transduce-request")
         self.num_requests = 0
         self._mean_seconds = 1.0

@@ -6,7 +6,7 @@ Plain data: it knows no HTTP and no command line.
 from dataclasses import dataclass, field
 
 from transduce.batching import BATCH_SECONDS
-from transduce.server.schedule import ScheduleRules
+from transduce.pipeline import Limits
 
 __all__ = ["Settings"]
 
@@ -23,7 +23,8 @@ class Settings:
     """Transcriptions under way, their uploads included; more are refused with 503."""
     max_upload_bytes: int = 2**30
     max_audio_seconds: float = 4 * 3600.0
-    rules: ScheduleRules = ScheduleRules()  # noqa: RUF009 - frozen
+    limits: Limits = Limits()  # noqa: RUF009 - frozen
+    """How recordings are cut; its `batch_seconds` is that of the batches which requests share."""
     queue_seconds: float = 4 * BATCH_SECONDS
     """Audio that waits in memory, all requests together; files that wait longer stay on disk."""
     upload_idle_seconds: float = 60.0

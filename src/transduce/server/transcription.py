@@ -7,8 +7,8 @@ thread and place are free within the batch that runs.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Generator
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import BinaryIO
@@ -19,11 +19,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from transduce.server import answers
-from transduce.server.batcher import Job
+from transduce.server.batcher import ClosedError, Job
 from transduce.server.forms import Options, read_options
 from transduce.server.problems import ApiError, of_error
 from transduce.server.recognition import open_upload
 from transduce.server.service import Service
+from transduce.transcript import Transcript
 from transduce.types import Segment
 from transduce.writers import printable
 
@@ -137,9 +138,11 @@ class _Work:
             self._put(error)
 
     def _last(self) -> _Piece:
+        """Put the segments as they come, if they are asked for; the last piece."""
         options = self._options
-        on_segment = self._put_segment if options.is_streamed else None
-        transcript = self._service.recognizer.transcribe(self._upload, self._job, on_segment)
+        segments = self._service.recognizer.transcribe(self._upload, self._job)
+        with closing(segments):
+            transcript = self._drained(segments)
         if options.is_streamed:
             content = answers.event(answers.done_event(transcript, options))
         else:
@@ -147,8 +150,15 @@ class _Work:
         log_fields = {"audio_seconds": round(transcript.duration, 3)}
         return _Piece(content, is_last=True, warnings=transcript.warnings, log_fields=log_fields)
 
-    def _put_segment(self, segment: Segment) -> None:
-        self._put(_Piece(answers.event(answers.delta_event(segment, self._options))))
+    def _drained(self, segments: Generator[Segment, None, Transcript]) -> Transcript:
+        while True:
+            try:
+                segment = next(segments)
+            except StopIteration as end:
+                transcript: Transcript = end.value
+                return transcript
+            if self._options.is_streamed:
+                self._put(_Piece(answers.event(answers.delta_event(segment, self._options))))
 
     def _put(self, piece: _Piece | Exception) -> None:
         self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
@@ -178,8 +188,12 @@ class _EventStream(Response):
         async with self._stack:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            async for content in self._contents(scope):
-                await send({"type": "http.response.body", "body": content, "more_body": True})
+            try:
+                async for content in self._contents(scope):
+                    await send({"type": "http.response.body", "body": content, "more_body": True})
+            except asyncio.CancelledError:  # the time to drain is up
+                last = _error_event(ClosedError())
+                await send({"type": "http.response.body", "body": last, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _contents(self, scope: Scope) -> AsyncIterator[bytes]:
@@ -191,7 +205,11 @@ class _EventStream(Response):
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - the status is sent already
-            yield answers.event(answers.error_event(of_error(error).to_dict()))
+            yield _error_event(error)
         else:
             scope.setdefault("state", {})["log_fields"] = piece.log_fields
             yield piece.content
+
+
+def _error_event(error: Exception) -> bytes:
+    return answers.event(answers.error_event(of_error(error).to_dict()))
