@@ -101,11 +101,11 @@ class LoopTables:
         given = body.constant(self.tables.given)
         logits = body.op("Add", frames, body.op("Gather", given, states[0], axis=0))
 
-        def advance(label: Value, found: Value) -> list[Value]:
-            after = body.constant(self.tables.after.reshape(-1))
-            row = body.op("Mul", states[0], body.integer(self.tables.num_classes))
-            new = body.op("Gather", after, body.op("Add", row, label), axis=0)
-            return [body.op("Where", found, new, states[0])]
+        def advance(graph: Graph, label: Value, found: Value) -> list[Value]:
+            after = graph.constant(self.tables.after.reshape(-1))
+            row = graph.op("Mul", states[0], graph.integer(self.tables.num_classes))
+            new = graph.op("Gather", after, graph.op("Add", row, label), axis=0)
+            return [graph.op("Where", found, new, states[0])]
 
         return logits, advance
 

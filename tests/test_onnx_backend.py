@@ -89,6 +89,13 @@ def test_many_threads_share_one_session() -> None:
         assert all(pool.map(calls, range(8)))
 
 
+def test_weights_too_large_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are handed to the session one by one, whatever their order in memory."""
+    expected = [labels(found) for found in small("tdt").recognize(CLIPS)]
+    monkeypatch.setattr(session, "LARGEST_INLINE_BYTES", 0)
+    assert [labels(found) for found in small("tdt").recognize(CLIPS)] == expected
+
+
 def test_a_closed_backend_says_so() -> None:
     backend = small()
     backend.close()

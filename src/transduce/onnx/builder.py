@@ -46,7 +46,7 @@ class Graph:
         self._scope = ""
 
     def body(self) -> "Graph":
-        """A graph for a `Loop` in this one: it sees this graph's values and never reuses their names."""
+        """A graph for a `Loop` or `If` in this one: sees this graph's values, never reuses their names."""
         return Graph(self.opset, self._names)
 
     @contextmanager
@@ -173,6 +173,20 @@ class Graph:
         )
         self.nodes.append(node)
         return names[: len(states)], names[len(states) :]
+
+    def choose(self, condition: Value, then: "Graph", otherwise: "Graph", num_outputs: int) -> list[Value]:
+        """Run one of two bodies by a boolean scalar; their outputs in order."""
+        names = [self.fresh("If") for _ in range(num_outputs)]
+        node = self.onnx.helper.make_node(
+            "If",
+            [condition],
+            names,
+            name=self.fresh("If"),
+            then_branch=then.proto("then"),
+            else_branch=otherwise.proto("else"),
+        )
+        self.nodes.append(node)
+        return names
 
     # Results
 

@@ -57,8 +57,8 @@ class SplitHead:
     def step(self, body: Graph, frames: Value, states: Sequence[Value]) -> tuple[Value, Advance]:
         feeds = {self.output.name: states[0], **self.scorer.feeds(body, frames)}
         (logits,) = self.joint.inline(body, feeds, [self.scorer.logits])
-        return _plain(body, self.joint, logits), lambda label, found: self._advance(
-            body, label, found, states
+        return _plain(body, self.joint, logits), lambda graph, label, found: self._advance(
+            graph, label, found, states
         )
 
     def _advance(self, body: Graph, label: Value, found: Value, states: Sequence[Value]) -> list[Value]:
@@ -114,8 +114,8 @@ class FusedHead:
         wanted = [self.scorer.logits, *(port.name for port in self.predictor.new_states)]
         logits, *after = self.model.inline(body, feeds, wanted)
 
-        def advance(label: Value, found: Value) -> list[Value]:
-            return [body.op("Where", found, label, last), *_kept(body, found, after, before)]
+        def advance(graph: Graph, label: Value, found: Value) -> list[Value]:
+            return [graph.op("Where", found, label, last), *_kept(graph, found, after, before)]
 
         return _plain(body, self.model, logits), advance
 

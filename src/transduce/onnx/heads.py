@@ -5,6 +5,8 @@ In: weights by our names. Out: a loop head, fp32 throughout. It knows neither sc
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from transduce.greedy import LstmHead
 from transduce.onnx.builder import FLOAT, Graph, Value
 from transduce.onnx.loop import Advance, State
@@ -23,7 +25,8 @@ class WeightsHead:
 
     def __init__(self, weights: TransducerWeights, spec: HeadSpec) -> None:
         self.weights = weights
-        first = weights.lstm[0]
+        self.layers = [_sigmoids_together(layer) for layer in weights.lstm]
+        first = self.layers[0]
         self.table = weights.embedding @ first.weight_ih.T + first.bias  # [C, 4H]
         self.start_output, self.start_state = LstmHead(weights, spec).start()
 
@@ -46,13 +49,13 @@ class WeightsHead:
         activation = {"relu": "Relu", "tanh": "Tanh"}[w.activation]
         hidden = body.op(activation, body.op("Add", frames, states[0]))
         logits = _linear(body, hidden, w.out_weight, w.out_bias, "joint.out")
-        return logits, lambda label, found: self._advance(body, label, found, states)
+        return logits, lambda graph, label, found: self._advance(graph, label, found, states)
 
     def _advance(self, body: Graph, label: Value, found: Value, states: Sequence[Value]) -> list[Value]:
         found = body.unsqueeze(found, 2)
         inputs = body.op("Gather", body.weight(self.table, "predictor.table"), label, axis=0)
         kept: list[Value] = []
-        for index, layer in enumerate(self.weights.lstm):
+        for index, layer in enumerate(self.layers):
             h, c = states[1 + 2 * index : 3 + 2 * index]
             if index:
                 inputs = _linear(body, inputs, layer.weight_ih, layer.bias, f"predictor.ih_l{index}")
@@ -64,6 +67,16 @@ class WeightsHead:
         return [predicted, *kept]
 
 
+def _sigmoids_together(layer: LstmLayer) -> LstmLayer:
+    """Gates in the order i, f, o, g: three of them are sigmoids, and one operator can do them all."""
+
+    def reordered(array: FloatArray) -> FloatArray:
+        i, f, g, o = np.split(array, 4)
+        return np.concatenate([i, f, o, g])
+
+    return LstmLayer(reordered(layer.weight_ih), reordered(layer.weight_hh), reordered(layer.bias))
+
+
 def _linear(graph: Graph, x: Value, weight: FloatArray, bias: FloatArray, name: str) -> Value:
     product = graph.op("MatMul", x, graph.weight(weight.T, f"{name}.weight"))
     return graph.op("Add", product, graph.weight(bias, f"{name}.bias"))
@@ -72,10 +85,10 @@ def _linear(graph: Graph, x: Value, weight: FloatArray, bias: FloatArray, name: 
 def _cell(
     body: Graph, inputs: Value, h: Value, c: Value, layer: LstmLayer, index: int
 ) -> tuple[Value, Value]:
-    """One LSTM step on gates whose input half `[B, 1, 4H]` is there already."""
+    """One LSTM step on gates i, f, o, g whose input half `[B, 1, 4H]` is there already."""
     width = layer.weight_hh.shape[1]
     recurrent = body.op("MatMul", h, body.weight(layer.weight_hh.T, f"predictor.hh_l{index}.weight"))
-    i, f, g, o = body.split(body.op("Add", inputs, recurrent), [width] * 4)
-    i, f, o = (body.op("Sigmoid", gate) for gate in (i, f, o))
+    sigmoids, g = body.split(body.op("Add", inputs, recurrent), [3 * width, width])
+    i, f, o = body.split(body.op("Sigmoid", sigmoids), [width] * 3)
     c = body.op("Add", body.op("Mul", f, c), body.op("Mul", i, body.op("Tanh", g)))
     return body.op("Mul", o, body.op("Tanh", c)), c

@@ -19,16 +19,17 @@ from transduce.types import HeadSpec
 
 __all__ = ["Advance", "LoopHead", "State", "default_window", "transducer"]
 
-SMALL_VOCABULARY = 256
+WINDOWS = ((256, 8), (4096, 4))
+"""Window by the most classes it is good for; 1 beyond."""
 
 
 def default_window(spec: HeadSpec) -> int:
     """Frames that one step looks at. A wide window saves steps, but evaluates frames again after every
     label, which a large vocabulary makes dear (measured: docs/onnx.md)."""
-    return 8 if spec.num_classes <= SMALL_VOCABULARY else 4
+    return next((window for most, window in WINDOWS if spec.num_classes <= most), 1)
 
 
-Advance: TypeAlias = Callable[[Value, Value], Sequence[Value]]
+Advance: TypeAlias = Callable[[Graph, Value, Value], Sequence[Value]]
 """From labels `[B, 1]` and which lanes found one `[B, 1]` to the next states; the others keep theirs."""
 
 
@@ -67,8 +68,8 @@ def transducer(
         rows = _one_table(graph, frames, num_spare=window + max(spec.durations))
         states = head.start(graph, encoded)
         body = _Step(graph, head, spec, window, rows, end).build([state.element for state in states])
-        number = graph.op("Expand", graph.integer(1), graph.op("Shape", first))
-        starts = [first, number, *(state.start for state in states)]
+        place = graph.op("Mul", first, graph.integer(spec.max_symbols))
+        starts = [place, *(state.start for state in states)]
         _, scans = graph.loop(body, starts, num_scans=len(body.outputs) - 1 - len(starts))
         return _compact(graph, spec.blank, first, scans)
 
@@ -87,7 +88,11 @@ def _one_table(graph: Graph, frames: Value, num_spare: int) -> Value:
 
 
 class _Step:
-    """The body of the loop. Lanes are columns `[B, 1]`; times are rows of the one table of frames."""
+    """The body of the loop. Lanes are columns `[B, 1]`; times are rows of the one table of frames.
+
+    A lane's whole position is one number, its place: row * max_symbols + the labels given on that row. One
+    more label is one place more, and the label that fills a row moves the lane to the next by itself.
+    """
 
     def __init__(
         self, graph: Graph, head: LoopHead, spec: HeadSpec, window: int, table: Value, end: Value
@@ -98,6 +103,8 @@ class _Step:
         self.window = window
         self.table = table  # [B * T + spare, J]
         self.end = end  # [B, 1], the first row that is not the lane's own
+        self.limit = graph.integer(spec.max_symbols)
+        self.end_place = graph.op("Mul", end, self.limit)
         self.blank = self.g.integer(spec.blank)
         self.offsets = self.g.constant(np.arange(window), "offsets")
         self.is_tdt = spec.kind == "tdt"
@@ -109,31 +116,31 @@ class _Step:
         return graph.op("Add", columns, graph.op("Mul", self.end, graph.integer(0)))
 
     def build(self, elements: Sequence[int]) -> Graph:
-        """States: at, number, the head's. Scans: label (or blank), row, log-probability, duration (TDT)."""
+        """States: place, the head's. Scans: label (or blank), row, log-probability, duration (TDT)."""
         g = self.g
         g.add_input(g.fresh("iteration"), INT64, [])
         g.add_input(g.fresh("go_on"), BOOL, [])
-        at, number = (g.add_input(g.fresh(name), INT64, None) for name in ("at", "number"))
+        place = g.add_input(g.fresh("place"), INT64, None)
         states = [g.add_input(g.fresh("state"), element, None) for element in elements]
 
+        at = g.op("Div", place, self.limit)
         rows = g.op("Add", at, self.offsets)  # [B, W]
         logits, advance = self.head.step(g, g.op("Gather", self.table, rows, axis=0), states)
         tokens, durations = self._choose(logits)
-        landing, label, duration = self._search(rows, tokens, durations)
+        landing, column, label = self._search(rows, tokens, durations)
         found = g.op("Less", landing, g.integer(self.window))
         row = g.op("Min", g.op("Add", at, landing), self.end)
-        next_at, next_number = self._move(number, landing, found, row, duration)
-        next_states = advance(label, found)
-        any_left = g.op("Greater", g.reduce("ReduceMax", g.op("Sub", self.end, next_at), None), g.integer(0))
+        duration = self._duration(durations, column, found)
+        next_place = self._move(place, row, found, duration)
+        next_states = self._next_states(advance, label, found, states, elements)
 
-        g.add_output(any_left, BOOL, [])
-        g.add_output(next_at, INT64, None)
-        g.add_output(next_number, INT64, None)
+        g.add_output(self._any_left(next_place), BOOL, [])
+        g.add_output(next_place, INT64, None)
         for state, element in zip(next_states, elements, strict=True):
             g.add_output(state, element, None)
         g.add_output(label, INT64, None)
         g.add_output(row, INT64, None)
-        g.add_output(self._log_prob(tokens, landing), FLOAT, None)
+        g.add_output(self._log_prob(tokens, column), FLOAT, None)
         if duration is not None:
             g.add_output(duration, INT64, None)
         return g
@@ -149,10 +156,9 @@ class _Step:
     def _first_best(self, logits: Value) -> Value:
         return self.g.op("ArgMax", logits, axis=-1, keepdims=0, select_last_index=0)
 
-    def _search(
-        self, rows: Value, tokens: Value, durations: Value | None
-    ) -> tuple[Value, Value, Value | None]:
-        """Where blanks lead from column 0 (at least W: past the window), the label and duration there."""
+    def _search(self, rows: Value, tokens: Value, durations: Value | None) -> tuple[Value, Value, Value]:
+        """Where blanks lead from column 0 (W or more: past the window), the last column up to there that the
+        window has, and the label: blank for a lane that found none."""
         g = self.g
         inside = g.op("Less", rows, self.end)
         labels = g.op("Where", inside, self._first_best(tokens), self.blank)  # [B, W]
@@ -162,13 +168,12 @@ class _Step:
             landing = g.reduce("ReduceMin", stops, 1, keepdims=True)
         else:
             landing = self._chase(is_blank, durations)
-        column = self._column(landing)
+        column = g.op("Min", landing, g.integer(self.window - 1))
         label = g.op("GatherElements", labels, column, axis=1)
-        if durations is None:
-            return landing, label, None
-        duration = g.op("GatherElements", durations, column, axis=1)
-        passed = g.op("Greater", landing, g.integer(self.window - 1))
-        return landing, g.op("Where", passed, self.blank, label), duration
+        if durations is not None:  # a jump may have passed over a label in the last column
+            passed = g.op("Greater", landing, g.integer(self.window - 1))
+            label = g.op("Where", passed, self.blank, label)
+        return landing, column, label
 
     def _chase(self, is_blank: Value, durations: Value) -> Value:
         """Follow blanks, each by its duration but at least one frame, until a label or past the window."""
@@ -182,28 +187,42 @@ class _Step:
         landing = g.slice(leads_to, g.ints(0), g.ints(1), 1)
         return landing if self.window == 1 else g.op("GatherElements", leads_to, landing, axis=1)
 
-    def _column(self, landing: Value) -> Value:
-        return self.g.op("Min", landing, self.g.integer(self.window - 1))
+    def _duration(self, durations: Value | None, column: Value, found: Value) -> Value | None:
+        """How far the label of a lane carries; 0 where none was found."""
+        if durations is None:
+            return None
+        duration = self.g.op("GatherElements", durations, column, axis=1)
+        return self.g.op("Where", found, duration, self.g.integer(0))
 
-    def _move(
-        self, number: Value, landing: Value, found: Value, row: Value, duration: Value | None
-    ) -> tuple[Value, Value]:
-        """The next row, and the number that the next label would have on that row."""
+    def _move(self, place: Value, row: Value, found: Value, duration: Value | None) -> Value:
+        """The next place: of the row that was reached, one further for a label, further by a duration."""
         g = self.g
-        at_once = g.op("Equal", landing, g.integer(0))
-        number = g.op("Where", at_once, number, g.integer(1))
-        is_last = g.op("GreaterOrEqual", number, g.integer(self.spec.max_symbols))
-        advance = g.cast(g.op("And", found, is_last), INT64)
-        if duration is not None:
-            advance = g.op("Where", found, g.op("Max", duration, advance), advance)
-        stays = g.op("And", found, g.op("Equal", advance, g.integer(0)))
-        next_number = g.op("Where", stays, g.op("Add", number, g.integer(1)), g.integer(1))
-        return g.op("Add", row, advance), next_number
+        reached = g.op("Max", place, g.op("Mul", row, self.limit))
+        place = g.op("Add", reached, g.cast(found, INT64))
+        if duration is None:
+            return place
+        return g.op("Max", place, g.op("Mul", g.op("Add", row, duration), self.limit))
 
-    def _log_prob(self, tokens: Value, landing: Value) -> Value:
+    def _next_states(
+        self, advance: Advance, label: Value, found: Value, states: Sequence[Value], elements: Sequence[int]
+    ) -> list[Value]:
+        """The predictor runs if any lane found a label: a lone lane often finds none."""
+        g = self.g
+        then, otherwise = g.body(), g.body()
+        for new, old, element in zip(advance(then, label, found), states, elements, strict=True):
+            then.add_output(new, element, None)
+            otherwise.add_output(otherwise.op("Identity", old), element, None)
+        any_found = g.op("Greater", g.reduce("ReduceMax", g.cast(found, INT64), None), g.integer(0))
+        return g.choose(any_found, then, otherwise, len(states))
+
+    def _any_left(self, place: Value) -> Value:
+        g = self.g
+        return g.op("Greater", g.reduce("ReduceMax", g.op("Sub", self.end_place, place), None), g.integer(0))
+
+    def _log_prob(self, tokens: Value, column: Value) -> Value:
         """Of the best token in the column where the lane landed `[B, 1]`."""
         g = self.g
-        chosen = g.op("GatherND", tokens, self._column(landing), batch_dims=1)  # [B, C]
+        chosen = g.op("GatherND", tokens, column, batch_dims=1)  # [B, C]
         return g.reduce("ReduceMax", g.op("LogSoftmax", chosen, axis=-1), 1, keepdims=True)
 
 

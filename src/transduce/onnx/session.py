@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from transduce.errors import CheckpointError, DeviceError, ResourceError, import_extra
@@ -57,7 +58,9 @@ class Session:
         providers, why = _providers(runtime, device)
         count = num_threads() if threads is None else threads
         with _translated(source, "cannot load it: it is damaged, cut short or newer than this onnxruntime"):
-            options = _options(runtime, count, weights or {})
+            # onnxruntime copies these while it loads, out of arrays that it needs in C order and alive.
+            held = {name: np.ascontiguousarray(array) for name, array in (weights or {}).items()}
+            options = _options(runtime, count, held)
             given = str(model) if isinstance(model, Path) else model
             # Its own fallback prints to standard output.
             native = runtime.InferenceSession(given, options, providers=providers, enable_fallback=0)
@@ -81,10 +84,9 @@ class Session:
         *,
         device: str = "cpu",
         threads: int | None = None,
-        largest_inline_bytes: int = LARGEST_INLINE_BYTES,
     ) -> "Session":
         """Load a graph that was just built."""
-        if graph.num_bytes <= largest_inline_bytes:
+        if graph.num_bytes <= LARGEST_INLINE_BYTES:
             model = graph.model(source).SerializeToString()
             return cls.open(model, source, device=device, threads=threads)
         apart = {name: array for name, array in graph.weights.items() if array.nbytes >= 1024}
