@@ -29,7 +29,7 @@ import transduce
 from transduce import cli
 from transduce.doctor import Findings
 from transduce.pipeline import POOL_SIZE
-from transduce.transcriber import load_model
+from transduce.transcriber import Choice, Model, load_model
 from transduce.writers import FORMATS
 
 DIGITS = ROOT / "examples" / "digits.wav"
@@ -61,8 +61,8 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ClickBackend:
     """What is behind `-m clicks`; any other model is loaded as ever."""
     backend = ClickBackend()
 
-    def load(name: str, **options: str) -> Any:
-        return click_model(backend) if name == "clicks" else load_model(name, **options)
+    def load(name: str, choice: Choice, **options: Any) -> Model:
+        return click_model(backend) if name == "clicks" else load_model(name, choice, **options)
 
     monkeypatch.setattr(cli, "load_model", load)
     return backend
@@ -404,10 +404,14 @@ def test_wrong_usage_is_one_plain_line(run: Runner, here: Path, arguments: list[
     assert files(here) == ["file"]
 
 
-def test_without_a_model_there_is_a_hint(run: Runner, here: Path) -> None:
-    line = usage_error(run("transcribe", recording(here / "a.wav", 0)))
-    assert "-m demo" in line
-    assert "TRANSDUCE_MODEL" in line
+def test_without_a_model_the_default_is_said(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the catalogue's; offline the one line says what is missing and how to have it."""
+    monkeypatch.setenv("TRANSDUCE_CACHE", str(here / "cache"))
+    outcome = run("transcribe", recording(here / "a.wav", 0), "--offline")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert "transduce download parakeet-tdt-0.6b-v3" in outcome.err
 
 
 def test_an_unknown_command_is_a_usage_error(run: Runner) -> None:
@@ -427,7 +431,7 @@ def test_nothing_at_all_shows_the_help(run: Runner) -> None:
     ("arguments", "reason", "code"),
     [
         (["-m", "missing.nemo"], "missing.nemo: no such file", "checkpoint"),
-        (["-m", "."], "is not a file", "checkpoint"),
+        (["-m", "."], "no ONNX model", "unsupported_model"),
         (["-m", str(DIGITS)], "neither a NeMo archive", "unsupported_model"),
         (["-m", "demo", "--head", "rnnt"], "has no rnnt head", "unsupported_model"),
         (["-m", "demo", "--device", "cuda:99"], "cuda:99", "device"),

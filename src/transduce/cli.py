@@ -1,4 +1,4 @@
-"""The command line: `transduce transcribe | info | doctor`.
+"""The command line: `transduce transcribe | info | doctor`, and the commands of the modules beside it.
 
 In: arguments and TRANSDUCE_* variables. Out: results on standard output or in files, messages and
 progress on standard error, and an exit code: 0 all done, 1 a file failed, 2 usage, 3 the model, an
@@ -9,22 +9,37 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import typer
 
+from transduce import cli_models, cli_serve, outputs, writers
 from transduce import doctor as checks
-from transduce import outputs, writers
-from transduce.errors import TransduceError
-from transduce.pipeline import Cut
-from transduce.sources import AudioSource
-from transduce.transcriber import Model, load_model
-from transduce.transcript import Transcript
+from transduce.batching import BATCH_SECONDS
+from transduce.cli_options import (
+    AsJson,
+    Backend,
+    Decoder,
+    Device,
+    Head,
+    ModelName,
+    Offline,
+    Precision,
+    Quiet,
+    Threads,
+    Verbose,
+)
+from transduce.cli_work import Work, complain, complain_of, transcribe_all
+from transduce.errors import MissingExtraError, TransduceError, UnsupportedModelError
+from transduce.hub import DEFAULT_MODEL, Settings
+from transduce.hub.progress import silent
+from transduce.pipeline import Cut, Limits, Vad
+from transduce.transcriber import Choice, Model, load_model
 
 __all__ = ["app", "doctor", "info", "main", "transcribe"]
 
@@ -41,35 +56,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-ModelName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--model", "-m", envvar="TRANSDUCE_MODEL", help="A .nemo or .ckpt file, or `demo`, the bundled one."
-    ),
-]
-Head: TypeAlias = Annotated[
-    str,
-    typer.Option(envvar="TRANSDUCE_HEAD", help="For checkpoints with two heads: auto, rnnt, tdt or ctc."),
-]
-Device: TypeAlias = Annotated[str, typer.Option(envvar="TRANSDUCE_DEVICE", help="auto, cpu, cuda or cuda:N.")]
-Precision: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        envvar="TRANSDUCE_PRECISION",
-        help="Of the encoder: fp32 (exact), bf16, fp16, or auto (may change numbers; says what it picked).",
-    ),
-]
-Backend: TypeAlias = Annotated[str, typer.Option(envvar="TRANSDUCE_BACKEND", help="auto or torch.")]
-Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", envvar="TRANSDUCE_QUIET", help="No progress and no warnings.")
-]
-Verbose: TypeAlias = Annotated[
-    bool, typer.Option("--verbose", "-v", envvar="TRANSDUCE_VERBOSE", help="Say what is being done.")
-]
-AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", envvar="TRANSDUCE_JSON", help="As one JSON object.")
-]
 
 
 def _show_version(is_asked: bool) -> None:
@@ -97,7 +83,7 @@ def transcribe(
             help="Audio or video files, globs, folders (searched for audio), or - for standard input.",
         ),
     ],
-    model: ModelName = "",
+    model: ModelName = DEFAULT_MODEL,
     output: Annotated[
         str,
         typer.Option(
@@ -130,8 +116,32 @@ def transcribe(
     end: Annotated[
         float | None, typer.Option(envvar="TRANSDUCE_END", min=0, help="Stop at this second.")
     ] = None,
+    vad: Annotated[
+        Vad,
+        typer.Option(
+            envvar="TRANSDUCE_VAD",
+            help="Find pauses by voice activity: in long recordings (auto), in all (on), or not (off).",
+        ),
+    ] = "auto",
+    max_segment: Annotated[
+        float | None,
+        typer.Option(
+            envvar="TRANSDUCE_MAX_SEGMENT",
+            help="Longest stretch for one pass, in seconds.  [default: the model's]",
+        ),
+    ] = None,
+    batch_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="TRANSDUCE_BATCH_SECONDS", min=1, help="Audio recognised at once, of all recordings."
+        ),
+    ] = BATCH_SECONDS,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", envvar="TRANSDUCE_OVERWRITE", help="Replace existing results.")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", envvar="TRANSDUCE_RESUME", help="Leave out recordings that have results."),
     ] = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", envvar="TRANSDUCE_FAIL_FAST", help="Stop at the first bad file.")
@@ -139,6 +149,9 @@ def transcribe(
     backend: Backend = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
+    decoder: Decoder = "auto",
+    threads: Threads = None,
+    offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
@@ -155,22 +168,35 @@ def transcribe(
         raise typer.BadParameter(f"--end {end:g} is not after --start {start:g}")
     names = _formats(formats, output)
     cut = Cut(None, _channel(channel), track, start, end)
-    sink = _sink(output, names, tokens=tokens, overwrite=overwrite)
+    limits = Limits(vad, max_segment, batch_seconds)
+    sink = _sink(output, names, cut, tokens=tokens, overwrite=overwrite, resume=resume)
     entries = sink.claim(outputs.expand(files))
-    with _open(model, backend, device, precision, head) as opened:
-        work = _Work(opened, cut, is_split=channel == "split", is_quiet=quiet)
-        num_failed = _transcribe_all(work, entries, sink, fail_fast=fail_fast)
+    choice = Choice(backend, device, precision, head, decoder, threads)
+    with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
+        try:
+            work = Work(opened, cut, limits, is_quiet=quiet)
+            num_failed = transcribe_all(work, entries, sink, fail_fast=fail_fast)
+        except (MissingExtraError, UnsupportedModelError) as error:  # what --vad on needs
+            complain_of(error)
+            raise typer.Exit(UNUSABLE) from None
+        except ValueError as error:
+            raise typer.BadParameter(f"--max-segment: {error}") from error
     if num_failed:
         raise typer.Exit(FAILED)
 
 
 @app.command()
 def info(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model file, or `demo`.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="As for -m: a file, a folder, a name, `demo`.")
+    ],
     head: Head = "auto",
     backend: Backend = "auto",
     device: Device = "auto",
     precision: Precision = "fp32",
+    decoder: Decoder = "auto",
+    threads: Threads = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is, and what would run it here.
@@ -178,7 +204,8 @@ def info(
     \b
     transduce info model.nemo --json
     """
-    with _open(model, backend, device, precision, head) as opened:
+    choice = Choice(backend, device, precision, head, decoder, threads)
+    with _open(model, choice, offline=offline) as opened:
         _print_facts(opened.describe(), as_json)
 
 
@@ -195,117 +222,24 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(UNUSABLE)
 
 
+cli_models.register(app)
+cli_serve.register(app)
+
+
 def main() -> None:
     """The entry point of `transduce` and `python -m transduce`."""
     app(prog_name="transduce")
 
 
-Failure: TypeAlias = TransduceError | OSError
-"""Why one recording has no result; an OSError is that of its output file."""
-
-
-@dataclass(frozen=True)
-class _Work:
-    """One model and what it is asked to do with every recording."""
-
-    model: Model
-    cut: Cut
-    is_split: bool
-    is_quiet: bool
-
-    def run(self, entries: Sequence[outputs.Input]) -> Iterator[Sequence[Transcript] | Failure]:
-        """The transcripts of each entry (one, or one a channel), or its error; lazily, in order."""
-        sound = [entry for entry in entries if entry.error is None]
-        sources = (sys.stdin.buffer if entry.path == outputs.STDIN else entry.path for entry in sound)
-        found = self._channels(sources) if self.is_split else self._mixed(sources)
-        for entry in entries:
-            yield entry.error if entry.error is not None else next(found)
-
-    def _mixed(self, sources: Iterator[AudioSource]) -> Iterator[Sequence[Transcript] | TransduceError]:
-        for outcome in self.model.transcribe_many(sources, self.cut):
-            yield outcome if isinstance(outcome, TransduceError) else [outcome]
-
-    def _channels(self, sources: Iterator[AudioSource]) -> Iterator[Sequence[Transcript] | TransduceError]:
-        for source in sources:
-            try:
-                yield self.model.transcribe_channels(source, self.cut)
-            except TransduceError as error:
-                yield error
-
-
-def _transcribe_all(
-    work: _Work, entries: Sequence[outputs.Input], sink: outputs.Sink, *, fail_fast: bool
-) -> int:
-    """Run everything, put what succeeds, report what does not; the number of failed recordings."""
-    num_failed = 0
-    with _progress(len(entries), is_shown=not work.is_quiet) as pause:
-        for index, outcome in enumerate(work.run(entries)):
-            with pause():
-                failure = outcome if isinstance(outcome, Exception) else _put(sink, index, outcome, work)
-                if failure is not None:
-                    num_failed += 1
-                    _complain_of(failure)
-            if failure is not None and fail_fast:
-                break
-    return num_failed
-
-
-def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work: _Work) -> Failure | None:
-    """Write the results and say their warnings; an error of the disk is the recording's error."""
-    for transcript in transcripts:
-        logger.info("%s: %.2f s, %d words", transcript.source, transcript.duration, len(transcript.words))
-        for warning in () if work.is_quiet else transcript.warnings:
-            _complain(f"warning: {transcript.source}: {warning}")
-    try:
-        sink.put(index, transcripts)
-    except BrokenPipeError:  # whoever read standard output has had enough
-        raise
-    except (OSError, TransduceError) as error:
-        return error
-    return None
-
-
 @contextmanager
-def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """A bar on a terminal's standard error, nothing elsewhere.
-
-    What it gives is entered for each recording that is done: while results and messages are written, the
-    bar is out of their way.
-    """
-    if not (is_shown and sys.stderr.isatty()):
-        yield nullcontext
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("transcribing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    task = bar.add_task("", total=total)
-
-    @contextmanager
-    def pause() -> Iterator[None]:
-        bar.stop()
-        yield
-        bar.advance(task)
-        bar.start()
-
-    with bar:
-        yield pause
-
-
-@contextmanager
-def _open(name: str, backend: str, device: str, precision: str, head: str) -> Iterator[Model]:
+def _open(name: str, choice: Choice, *, offline: bool, is_quiet: bool = False) -> Iterator[Model]:
     """The model; what makes it unusable ends the command with exit code 3."""
-    if not name:
-        raise typer.BadParameter(
-            "no model was named; give one with -m (a .nemo or .ckpt file; -m demo is the bundled one, "
-            "which reads spoken English digits) or in TRANSDUCE_MODEL"
-        )
+    settings = Settings.from_environment()
+    settings = replace(settings, announce=complain, progress=silent if is_quiet else settings.progress)
     try:
-        model = load_model(name, backend=backend, device=device, precision=precision, head=head)
+        model = load_model(name, choice, offline=offline, settings=settings)
     except TransduceError as error:
-        _complain_of(error)
+        complain_of(error)
         raise typer.Exit(UNUSABLE) from None
     with model:
         logger.info("%s", ", ".join(f"{key}: {value}" for key, value in model.backend.describe().items()))
@@ -327,21 +261,30 @@ def _formats(wanted: Sequence[str] | None, output: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _channel(text: str) -> int | Literal["mix"]:
-    if text in ("mix", "split"):
+def _channel(text: str) -> int | Literal["mix", "each"]:
+    if text == "mix":
         return "mix"
+    if text == "split":
+        return "each"
     if not text.isdecimal():
         raise typer.BadParameter(f"--channel {text!r} is neither mix, split nor a number from 0")
     return int(text)
 
 
-def _sink(output: str, formats: Sequence[str], *, tokens: bool, overwrite: bool) -> outputs.Sink:
+def _sink(
+    output: str, formats: Sequence[str], cut: Cut, *, tokens: bool, overwrite: bool, resume: bool
+) -> outputs.Sink:
+    if resume and (output == "-" or overwrite):
+        raise typer.BadParameter("--resume goes with -o DIR, and not with --overwrite")
     if output == "-":
         return outputs.StreamSink(sys.stdout, formats[0], tokens=tokens)
     folder = Path(output)
     if obstacle := outputs.obstacle(folder):
         raise typer.BadParameter(f"no results can be written to -o {output}: {obstacle}")
-    return outputs.FileSink(folder, formats, tokens=tokens, overwrite=overwrite)
+    number = 0 if cut.channel == "each" else None if cut.channel == "mix" else cut.channel
+    return outputs.FileSink(
+        folder, formats, tokens=tokens, overwrite=overwrite, resume=resume, channel=number
+    )
 
 
 def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
@@ -352,19 +295,6 @@ def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
     for name, value in facts.items():
         if value is not None:
             typer.echo(f"{name:<{width}}  {value}")
-
-
-def _complain_of(failure: Failure) -> None:
-    """One line with the name, the reason and the code of an error."""
-    if isinstance(failure, TransduceError):
-        _complain(f"error: {failure} [{failure.code}]")
-    else:
-        _complain(f"error: {failure.filename or 'standard output'}: {failure.strerror} [output]")
-
-
-def _complain(message: str) -> None:
-    """One line on standard error, whatever characters a file's name has."""
-    typer.echo(writers.printable(" ".join(message.splitlines())), err=True)
 
 
 def _set_up() -> None:

@@ -5,34 +5,23 @@ into labels and `words` spells them; this one puts the two in a line. It knows n
 command line.
 """
 
-import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from transduce import checkpoints, pipeline, words
-from transduce.errors import (
-    CheckpointError,
-    DeviceError,
-    TransduceError,
-    UnsupportedModelError,
-    import_extra,
-)
+from transduce import checkpoints, hub, pipeline, words
+from transduce.errors import DeviceError, TransduceError, UnsupportedModelError, import_extra
 from transduce.pipeline import WHOLE, Cut, Limits, Part, Recording
 from transduce.sources import AudioSource
 from transduce.tokenizer import Tokenizer
 from transduce.transcript import Transcript
-from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment
+from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment, Weights
 from transduce.words import Unfinished
 
-__all__ = ["BUNDLED", "Model", "load_model"]
-
-BUNDLED = {"demo": "demo/hybrid.nemo"}
-"""Models that ship with the package, by name."""
+__all__ = ["Choice", "Model", "load_model"]
 
 DEFAULT_LIMITS = Limits()
 
@@ -41,42 +30,107 @@ def _ignore(seconds: float) -> None:
     """Nobody wants to know the progress."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a model is run; nothing but `precision` changes a result."""
+
+    backend: str = "auto"
+    """auto, onnx or torch; auto: what the model's files and the installed engines fit."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    precision: str = "fp32"
+    """Of the encoder: fp32 (exact), bf16 (torch), fp16, int8 (onnx), or auto."""
+    head: str = "auto"
+    """auto, rnnt, tdt or ctc, for checkpoints that hold two."""
+    decoder: str = "auto"
+    """torch's: auto, reference, eager, graph, while, unrolled or native."""
+    threads: int | None = None
+    """Of the engine; None: the CPUs that this process may use."""
+
+
 def load_model(
     name_or_path: str | Path,
+    choice: Choice | None = None,
     *,
     backend: str = "auto",
     device: str = "auto",
     precision: str = "fp32",
     head: str = "auto",
+    offline: bool = False,
+    settings: hub.Settings | None = None,
 ) -> "Model":
-    """Load a checkpoint by path, or `demo`, the bundled one.
+    """Load a model by path (a `.nemo`, a `.ckpt`, an ONNX folder) or by name; `demo` is bundled.
 
-    `backend`: auto or torch. `device`: auto, cpu, cuda or cuda:N. `precision` of the encoder: fp32
-    (exact), bf16, fp16 or auto. `head`: auto, rnnt, tdt or ctc, for checkpoints that hold two.
-    Raises CheckpointError, UnsupportedModelError, MissingExtraError or DeviceError.
+    `choice` says everything that the four keywords after it say, and more. A name is downloaded
+    where it is not in the cache yet, unless `offline`. Raises CheckpointError, UnsupportedModelError,
+    DownloadError, MissingExtraError or DeviceError.
     """
-    if backend not in ("auto", "torch"):
-        raise DeviceError(f"unknown backend {backend!r}: use auto or torch")
+    choice = choice or Choice(backend, device, precision, head)
+    settings = settings or hub.Settings.from_environment()
+    found = hub.find_model(str(name_or_path), settings.catalogue)
+    name = None if isinstance(found, Path) else found.name
+    path = hub.resolve(
+        str(name_or_path),
+        engines=_engines(choice.backend),
+        precision=choice.precision,
+        offline=offline,
+        settings=settings,
+    )
+    is_onnx = path.is_dir() or path.suffix == ".onnx"
+    return _of_onnx(path, choice) if is_onnx else _of_checkpoint(path, choice, name)
+
+
+def _engines(backend: str) -> tuple[str, ...]:
+    """The engines to look for files of, the preferred one first."""
+    if backend == "auto":
+        return hub.installed_engines()
+    if backend not in ("onnx", "torch"):
+        raise DeviceError(f"unknown backend {backend!r}: use auto, onnx or torch")
+    return (backend,)
+
+
+def _of_onnx(path: Path, choice: Choice) -> "Model":
+    """An ONNX folder or file, of `transduce export` or of another tool."""
+    if choice.backend == "torch":
+        raise UnsupportedModelError(
+            f"{path}: is in ONNX, which the torch engine does not run; leave --backend out"
+        )
+    import_extra("onnxruntime", "cpu")
+    from transduce.checkpoints import onnx_layouts
+
+    backend, tokenizer = onnx_layouts.load(
+        path, device=choice.device, precision=choice.precision, threads=choice.threads
+    )
+    _choose_head(backend.spec, choice.head)
+    return Model(backend, tokenizer)
+
+
+def _of_checkpoint(path: Path, choice: Choice, name: str | None) -> "Model":
+    """A `.nemo` or `.ckpt`: torch reads it, whichever engine runs it; `name` is the catalogue's."""
     import_extra("torch", "torch")
+    checkpoint = checkpoints.load(path)
+    spec = checkpoint.spec
+    spec = replace(spec, name=name or spec.name, head=_choose_head(spec, choice.head))
+    return Model(_engine(spec, checkpoint.weights, choice), checkpoint.tokenizer)
+
+
+def _engine(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
+    if choice.backend == "onnx":
+        import_extra("onnxruntime", "cpu")
+        from transduce.onnx.backend import OnnxBackend
+
+        return OnnxBackend.of_weights(
+            spec, weights, device=choice.device, precision=choice.precision, threads=choice.threads
+        )
     from transduce.nn.backend import TorchBackend
 
-    checkpoint = checkpoints.load(_locate(name_or_path))
-    spec = replace(checkpoint.spec, head=_choose_head(checkpoint.spec, head))
-    if str(name_or_path) in BUNDLED:
-        spec = replace(spec, name=str(name_or_path))
-    engine = TorchBackend(spec, checkpoint.weights, device=device, precision=precision)
-    return Model(engine, checkpoint.tokenizer)
-
-
-def _locate(name_or_path: str | Path) -> Path:
-    path = Path(name_or_path).expanduser()
-    if os.path.exists(path):  # False also for what is too long to be a name
-        return path
-    if str(name_or_path) in BUNDLED:
-        return Path(str(files("transduce") / "models" / BUNDLED[str(name_or_path)]))
-    raise CheckpointError(
-        f"{name_or_path}: no such file, and no model of that name; "
-        f"give the path of a .nemo or .ckpt file, or one of: {', '.join(BUNDLED)}"
+    return TorchBackend(
+        spec,
+        weights,
+        device=choice.device,
+        precision=choice.precision,
+        decoder=choice.decoder,
+        threads=choice.threads,
     )
 
 
@@ -158,19 +212,24 @@ class Model:
         return _raised(found)[0]
 
     def stream(
-        self, source: AudioSource, cut: Cut = WHOLE, limits: Limits = DEFAULT_LIMITS
+        self,
+        source: AudioSource,
+        cut: Cut = WHOLE,
+        limits: Limits = DEFAULT_LIMITS,
+        on_progress: Callable[[float], None] = _ignore,
     ) -> Generator[Segment, None, Transcript]:
         """Transcribe a recording and give each segment once nothing can change it, in order.
 
         The generator's return value is the whole transcript. Closing it ends the work. Raises as
-        `transcribe`; segments that came before an error are right.
+        `transcribe`; segments that came before an error are right. `on_progress` is told how many seconds
+        of audio were done since its last call.
         """
         self._check_open()
         if cut.channel == "each":
             raise ValueError("a stream is of one channel, or of the mix")
         limits = replace(limits, pool_batches=1)  # so that the first segments need not wait for much audio
         unfinished: Unfinished | None = None
-        with closing(pipeline.run([source], cut, limits, self.backend, _ignore)) as updates:
+        with closing(pipeline.run([source], cut, limits, self.backend, on_progress)) as updates:
             for update in updates:
                 if not isinstance(update, Part):
                     (recording,) = update

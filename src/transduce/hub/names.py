@@ -97,12 +97,12 @@ def _unknown(text: str, catalogue: Catalogue) -> Exception:
     if what := catalogue.foreign.get(normalize(text)):
         return UnsupportedModelError(f"{text}: {what}; it recognises no speech")
     if text.lower().endswith(MODEL_ENDINGS) or text.startswith((".", "/", "~")) or "\\" in text:
-        return CheckpointError(f"{text}: no such file or folder")
+        return CheckpointError(f"{text}: no such file or folder; `demo` names the bundled model")
     if REPO.fullmatch(text):
         return DownloadError(f"{text}: no such folder, and no model of that name; did you mean hf:{text}?")
     close = catalogue.close_names(text)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
     return DownloadError(
         f"{text or '(no name)'}: no such file, and no model of that name; {meant}`transduce models` lists "
-        "the names; hf:owner/repository and https:// addresses work too"
+        "the names, `demo` is the bundled one; hf:owner/repository and https:// addresses work too"
     )

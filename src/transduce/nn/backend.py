@@ -5,15 +5,18 @@ only the encoder runs in the precision asked for. It knows no files, no text and
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from transduce.errors import DeviceError, ResourceError
-from transduce.nn import lanes
+from transduce.nn.decoder import Decoder
 from transduce.nn.encoder import Encoder
 from transduce.nn.features import LogMel
+from transduce.nn.graphs import Want
+from transduce.nn.labels import ctc_decode
 from transduce.nn.transducer import TransducerHead
 from transduce.types import FloatArray, Hypothesis, ModelSpec, TransducerWeights, Weights
 
@@ -26,9 +29,18 @@ class TorchBackend:
     """A model on one device; `recognize` may be called from several threads."""
 
     def __init__(
-        self, spec: ModelSpec, weights: Weights, *, device: str = "auto", precision: str = "fp32"
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        decoder: str = "auto",
+        threads: int | None = None,
     ) -> None:
-        """Raises DeviceError for a device or precision that is not there."""
+        """`threads` is torch's, for the whole process. Raises DeviceError for what is not there."""
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.spec = spec
         self.device = _device(device)
         self.precision = _precision(precision, self.device)
@@ -42,7 +54,8 @@ class TorchBackend:
             ]
         else:
             transducer = TransducerWeights.of(weights, spec.head)
-            self.head = TransducerHead.from_weights(transducer, spec.head, self.device)
+            head = TransducerHead.from_weights(transducer, spec.head, self.device)
+            self.decoder = Decoder(head, _driver(decoder))
 
     def recognize(self, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
         """Decode waveforms `[n]` as one batch, in order. Raises ResourceError out of memory."""
@@ -80,16 +93,19 @@ class TorchBackend:
         """Labels of encoder frames `[B, T, D]` by the spec's head."""
         if self.spec.head.kind == "ctc":
             logits = torch.nn.functional.linear(encoded, *self.ctc)
-            return lanes.ctc_decode(logits, lengths, self.spec.head.blank)
-        return lanes.decode(encoded, lengths, self.head)
+            return ctc_decode(logits, lengths, self.spec.head.blank)
+        return self.decoder.decode(encoded, lengths)
 
     def describe(self) -> Mapping[str, str]:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-        return {"engine": f"torch {torch.__version__}", "device": device, "precision": self.precision}
+        notes = {"engine": f"torch {torch.__version__}", "device": device, "precision": self.precision}
+        if self.spec.head.kind != "ctc":
+            notes["decoder"] = f"{self.decoder.choice.name} ({self.decoder.choice.reason})"
+        return notes
 
     def close(self) -> None:
         """Drop the weights; the memory is free once nobody else holds the backend."""
-        for name in ("features", "encoder", "ctc", "head"):
+        for name in ("features", "encoder", "ctc", "decoder"):
             self.__dict__.pop(name, None)
 
 
@@ -132,6 +148,12 @@ def _device(name: str) -> torch.device:
     if int(index or 0) >= torch.cuda.device_count():
         raise DeviceError(f"device {name!r} was asked for, but there are {torch.cuda.device_count()} GPUs")
     return torch.device(kind, int(index or 0))
+
+
+def _driver(name: str) -> Want:
+    if name not in get_args(Want):
+        raise DeviceError(f"unknown decoder {name!r}: use one of {', '.join(get_args(Want))}")
+    return cast(Want, name)
 
 
 def _precision(name: str, device: torch.device) -> str:
