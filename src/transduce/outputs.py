@@ -9,7 +9,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -46,6 +46,13 @@ class Input:
     relative: Path
     error: TransduceError | OSError | None = None
     """What is wrong with it before it is even opened."""
+    is_done: bool = False
+    """Whether its results are there already, from a run before."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be transcribed."""
+        return self.error is None and not self.is_done
 
 
 def expand(arguments: Iterable[str]) -> list[Input]:
@@ -91,10 +98,10 @@ def output_paths(inputs: Sequence[Input], folder: Path, formats: Sequence[str]) 
     names = [
         entry.relative if _key(stem) in shared else stem for entry, stem in zip(inputs, stems, strict=True)
     ]
-    return [{f: folder / f"{name}.{f}" for f in formats} for name in _numbered(names)]
+    return [{f: folder / f"{name}.{f}" for f in formats} for name in _distinct(names)]
 
 
-def _numbered(names: Sequence[Path]) -> list[Path]:
+def _distinct(names: Sequence[Path]) -> list[Path]:
     taken: set[str] = set()
     unique = []
     for name in names:
@@ -125,7 +132,7 @@ class Sink(Protocol):
     """Where transcripts go."""
 
     def claim(self, inputs: Sequence[Input]) -> list[Input]:
-        """The inputs, those with an error whose results could not be put anywhere."""
+        """The inputs: with an error where results could not be put, done where nothing is left to put."""
         ...
 
     def put(self, index: int, transcripts: Sequence[Transcript]) -> None:
@@ -145,6 +152,11 @@ class StreamSink:
         self.tokens = tokens
         self.is_single = True
 
+    @property
+    def takes_segments(self) -> bool:
+        """Whether the text of each segment may be written as it comes."""
+        return self.is_single and self.format_name == "txt"
+
     def claim(self, inputs: Sequence[Input]) -> list[Input]:
         self.is_single = len(inputs) == 1
         return list(inputs)
@@ -163,13 +175,29 @@ def _heading(transcript: Transcript) -> str:
 
 
 class FileSink:
-    """Results as files below a folder; each appears whole or not at all."""
+    """Results as files below a folder; each appears whole or not at all.
 
-    def __init__(self, folder: Path, formats: Sequence[str], *, tokens: bool, overwrite: bool) -> None:
+    What is there already is an error of its input; or replaced, with `overwrite`; or left as it is, with
+    `resume`, which does only what is missing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        formats: Sequence[str],
+        *,
+        tokens: bool,
+        overwrite: bool = False,
+        resume: bool = False,
+        channel: int | None = None,
+    ) -> None:
+        """`channel` is the number that results will bear, the first one where channels are split."""
         self.folder = folder
         self.formats = formats
         self.tokens = tokens
         self.overwrite = overwrite
+        self.resume = resume
+        self.channel = channel
         self.paths: list[Mapping[str, Path]] = []
 
     def claim(self, inputs: Sequence[Input]) -> list[Input]:
@@ -177,32 +205,35 @@ class FileSink:
         return [self._checked(entry, paths) for entry, paths in zip(inputs, self.paths, strict=True)]
 
     def _checked(self, entry: Input, paths: Mapping[str, Path]) -> Input:
-        error = entry.error or self._existing(paths.values())
-        return Input(entry.path, entry.relative, error)
+        # Of split channels the first one is written last, so that it stands for the others.
+        last = [_numbered(path, self.channel) for path in paths.values()]
+        if self.resume:
+            return replace(entry, is_done=entry.error is None and all(map(os.path.lexists, last)))
+        return replace(entry, error=entry.error or self._existing(last))
 
     def _existing(self, paths: Iterable[Path]) -> FileExistsError | None:
-        """The error of results that are there already, unless they may be replaced."""
+        """The error of results that are there already, unless they may be."""
         path = next((path for path in paths if os.path.lexists(path)), None)
-        if self.overwrite or path is None:
+        if self.overwrite or self.resume or path is None:
             return None
         return FileExistsError(errno.EEXIST, "exists already; --overwrite replaces it", str(path))
 
     def put(self, index: int, transcripts: Sequence[Transcript]) -> None:
         files = {
-            _channel_path(path, transcript): transcript.render(name, tokens=self.tokens)
+            _numbered(path, transcript.channel): transcript.render(name, tokens=self.tokens)
+            for transcript in reversed(transcripts)
             for name, path in self.paths[index].items()
-            for transcript in transcripts
         }
         # Once more: the names of split channels, and files that have come since, were not seen before.
         if error := self._existing(files):
             raise error
         for path, text in files.items():
+            if self.resume and os.path.lexists(path):
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)
 
 
-def _channel_path(path: Path, transcript: Transcript) -> Path:
-    """`talk.srt`, or `talk.channel0.srt` where channels were split."""
-    if transcript.channel is None:
-        return path
-    return path.with_name(f"{path.stem}.channel{transcript.channel}{path.suffix}")
+def _numbered(path: Path, channel: int | None) -> Path:
+    """`talk.srt`, or `talk.channel0.srt` for one channel of several."""
+    return path if channel is None else path.with_name(f"{path.stem}.channel{channel}{path.suffix}")
