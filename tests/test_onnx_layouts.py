@@ -202,6 +202,33 @@ def test_a_decoder_for_one_lane_gets_one_at_a_time(gigaam: Path) -> None:
     assert differences(backend, GIGAAM, 8, count=16) == []
 
 
+def test_an_encoder_for_one_row_gets_one_at_a_time(gigaam: Path) -> None:
+    encoded = onnx.load(gigaam / "v3_e2e_rnnt_encoder.onnx").graph.output[0].name
+    changed(gigaam, "encoder", fix_output(encoded, [1, 96, -1]))
+    backend = load(gigaam)
+    assert backend._lanes == 1
+    assert differences(backend, GIGAAM, 8, count=16) == []
+
+
+def fix_output(name: str, shape: list[int]) -> Callable[[Any], None]:
+    """Put a Reshape to constant sizes before an output."""
+
+    def change(graph: Any) -> None:
+        for node in graph.node:
+            node.output[:] = [f"{name}.free" if output == name else output for output in node.output]
+        graph.initializer.append(numpy_helper.from_array(np.array(shape, np.int64), f"{name}.shape"))
+        graph.node.append(helper.make_node("Reshape", [f"{name}.free", f"{name}.shape"], [name]))
+
+    return change
+
+
+def test_an_encoder_that_does_not_run(gigaam: Path) -> None:
+    encoded = onnx.load(gigaam / "v3_e2e_rnnt_encoder.onnx").graph.output[0].name
+    changed(gigaam, "encoder", fix_output(encoded, [7, 13, 17]))
+    with pytest.raises(CheckpointError, match=r"v3_e2e_rnnt_encoder\.onnx: onnxruntime"):
+        load(gigaam)
+
+
 def test_a_joint_for_one_frame_gets_windows_of_one(gigaam: Path) -> None:
     changed(gigaam, "joint", fix_shape("/joint_net/joint_net.0/Relu_output_0", [-1, 1, 1, 96]))
     backend = load(gigaam)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from transduce.errors import AudioError
+from transduce.errors import AudioError, CheckpointError
 from transduce.onnx import graph, inline, loop
 from transduce.onnx.emissions import OUTPUTS
 from transduce.onnx.layout import Exported
@@ -74,7 +74,9 @@ class OnnxBackend:
         fit = inline.fit(spec, parts, window or loop.default_window(spec.head))
         built = inline.build(spec, weights, parts, fit.window)
         session = Session.of_graph(built, str(parts.encoder.path), device=device, threads=threads)
-        return cls(spec, session, _notes(spec, "as exported", fit.window), fit.lanes)
+        backend = cls(spec, session, _notes(spec, "as exported", fit.window), fit.lanes)
+        backend._try_lanes()
+        return backend
 
     def recognize(self, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
         """Decode waveforms `[n]` as one batch, in order.
@@ -100,6 +102,17 @@ class OnnxBackend:
             Hypothesis(*(column[row, :count].copy() for column in columns))
             for row, count in enumerate(counts.tolist())
         ]
+
+    def _try_lanes(self) -> None:
+        """Run two rows of silence; files that were exported for one get one at a time from here on."""
+        silence = np.zeros(self.spec.features.sample_rate // 4, np.float32)
+        try:
+            self.recognize([silence, silence])
+        except CheckpointError:
+            if self._lanes == 1:
+                raise
+            self._lanes = 1
+            self.recognize([silence])
 
     def describe(self) -> Mapping[str, str]:
         return self._notes

@@ -20,8 +20,8 @@ def log_mel(
     """Features of waveforms whose lengths are int64; T is what the longest row could have, at least 1."""
     with graph.scope("features"):
         size = graph.scalar_size(waveforms, 1)
-        frames = graph.op("Max", num_frames(graph, spec, size), graph.integer(1))
-        counts = num_frames(graph, spec, lengths)
+        frames = graph.op("Max", _num_frames(graph, spec, size), graph.integer(1))
+        counts = _num_frames(graph, spec, lengths)
         signal = _emphasize(graph, spec, waveforms, graph.inside(lengths, size))
         power = _mel_power(graph, spec, weights, _frames(graph, spec, signal, lengths, frames))
         mask = graph.unsqueeze(graph.inside(counts, frames), 2)  # [B, T, 1]
@@ -31,7 +31,7 @@ def log_mel(
         return graph.op("Where", mask, values, graph.number(0.0)), counts
 
 
-def num_frames(graph: Graph, spec: FeatureSpec, samples: Value) -> Value:
+def _num_frames(graph: Graph, spec: FeatureSpec, samples: Value) -> Value:
     """`FeatureSpec.num_frames` of int64 values of any shape."""
     hop = graph.integer(spec.hop_samples)
     if spec.num_frames_rule == "whole_windows":
