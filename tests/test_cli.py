@@ -28,8 +28,10 @@ from support import ROOT, data
 import transduce
 from transduce import cli
 from transduce.doctor import Findings
+from transduce.onnx.vad import shared_detector
 from transduce.pipeline import POOL_SIZE
 from transduce.transcriber import Choice, Model, load_model
+from transduce.types import FloatArray
 from transduce.writers import FORMATS
 
 DIGITS = ROOT / "examples" / "digits.wav"
@@ -365,6 +367,130 @@ def test_an_interrupt_keeps_what_is_finished(run: Runner, here: Path, backend: C
     found = run("transcribe", "in", "-m", "clicks", "-o", "out")
     assert (found.code, found.out) == (130, "")
     assert files(here / "out") == [f"{number:02}.txt" for number in range(POOL_SIZE)]
+
+
+# Long recordings
+
+
+def hum(num_seconds: float) -> FloatArray:
+    """A sound without a pause, with a click in each second."""
+    quiet = np.resize(np.float32([0.03, -0.03]), round(num_seconds * RATE))
+    loud = clicks(num_seconds, {number + 0.5: number % 8 for number in range(int(num_seconds))})
+    return np.where(loud > 0, loud, quiet)
+
+
+def test_limits_of_segments_and_batches(run: Runner, here: Path, backend: ClickBackend) -> None:
+    write_wav(here / "a.wav", hum(60))
+    limits = ("--vad", "off", "--max-segment", 5, "--batch-seconds", 12)
+    found = run("transcribe", "a.wav", "-m", "clicks", *limits)
+    assert len(found.out.split()) == 60
+    assert max(max(batch) for batch in backend.batches) <= 5 * RATE
+    assert max(sum(batch) for batch in backend.batches) <= 12 * RATE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--vad", "maybe"], "'maybe' is not one of 'auto', 'on', 'off'"),
+        (["--max-segment", "0.1"], "segments of 0.10 s are too short for this model: allow at least 0.64 s"),
+        (["--batch-seconds", "0"], "Invalid value for '--batch-seconds'"),
+        (["--resume"], "--resume goes with -o DIR"),
+        (["--resume", "--overwrite", "-o", "out"], "--resume goes with -o DIR, and not with --overwrite"),
+    ],
+)
+def test_limits_that_make_no_sense(run: Runner, here: Path, arguments: list[str], reason: str) -> None:
+    recording(here / "a.wav", 0)
+    assert reason in usage_error(run("transcribe", "a.wav", "-m", "clicks", *arguments))
+
+
+def test_voice_activity_needs_onnxruntime(run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # type: ignore[arg-type]
+    shared_detector.cache_clear()
+    write_wav(here / "a.wav", hum(60))
+    found = run("transcribe", "a.wav", "-m", "clicks", "--vad", "on")
+    assert (found.code, found.out) == (3, "")
+    assert re.fullmatch(r'error: onnxruntime is needed .+"transduce\[cpu\]" \[missing_extra\]\n', found.err)
+    found = run("transcribe", "a.wav", "-m", "clicks")
+    assert (found.code, len(found.out.split())) == (0, 60)
+    assert found.err.startswith("warning: a.wav: long audio was cut at quiet places: onnxruntime is needed")
+
+
+def test_text_comes_while_the_recording_is_recognised(
+    run: Runner, here: Path, backend: ClickBackend, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def look(batch: object) -> None:
+        seen.append(capsys.readouterr().out)
+
+    backend.fault = look
+    write_wav(here / "a.wav", hum(300))
+    found = run("transcribe", "a.wav", "-m", "clicks", "--vad", "off", "--batch-seconds", 30)
+    assert len(seen) > 5
+    assert len([text for text in seen if text]) > len(seen) / 2
+    backend.fault = lambda batch: None
+    whole = run("transcribe", "a.wav", "-m", "clicks", "--vad", "off", "-f", "json")
+    assert "".join(seen) + found.out == json.loads(whole.out)["text"] + "\n"
+
+
+def test_an_error_behind_some_text_is_on_its_own_line(run: Runner, here: Path, backend: ClickBackend) -> None:
+    backend.fault = lambda batch: MemoryError() if len(backend.batches) > 3 else None
+    write_wav(here / "a.wav", hum(300))
+    found = run("transcribe", "a.wav", "-m", "clicks", "--vad", "off", "--batch-seconds", 30)
+    assert found.code == 1
+    assert re.fullmatch(r"one two three .+\n", found.out)
+    assert re.fullmatch(r"error: a\.wav: memory ran out on .+ \[resource\]\n", found.err)
+
+
+# A run that goes on where another one ended
+
+
+def resume(run: Runner, *arguments: object) -> Run:
+    return run("transcribe", "in", "-m", "clicks", "-o", "out", "--resume", *arguments)
+
+
+def test_a_run_is_resumed(run: Runner, here: Path, backend: ClickBackend) -> None:
+    for number in range(3):
+        recording(here / "in" / f"{number}.wav", number)
+    assert resume(run).err == ""
+    (here / "out" / "1.txt").unlink()
+    (here / "out" / "2.txt").write_text("mine", encoding="utf-8")
+    backend.batches.clear()
+    assert resume(run) == Run(0, "", "finished before, left as they are: 2 of 3\n")
+    assert backend.batches == [[RATE]]
+    texts = [(here / "out" / f"{number}.txt").read_text(encoding="utf-8") for number in range(3)]
+    assert texts == ["one\n", "two\n", "mine"]
+    assert resume(run, "-q") == Run(0, "", "")
+
+
+def test_a_format_that_is_missing_is_added(run: Runner, here: Path) -> None:
+    recording(here / "in" / "a.wav", 4)
+    resume(run)
+    (here / "out" / "a.txt").write_text("mine", encoding="utf-8")
+    assert resume(run, "-f", "txt,srt").err == ""
+    assert files(here / "out") == ["a.srt", "a.txt"]
+    assert (here / "out" / "a.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(("channel", "names"), [("split", ["0", "1"]), ("1", ["1"])])
+def test_channels_are_resumed(
+    run: Runner, here: Path, backend: ClickBackend, channel: str, names: list[str]
+) -> None:
+    recording(here / "in" / "a.wav", 0, 5)
+    for expected in ("", "finished before, left as they are: 1 of 1\n"):
+        assert resume(run, "--channel", channel).err == expected
+        assert files(here / "out") == [f"a.channel{name}.txt" for name in names]
+    assert len(backend.batches) == 1
+
+
+def test_a_split_that_was_interrupted_is_done_again(run: Runner, here: Path) -> None:
+    """The first channel is written last, so without it the others are not all there."""
+    recording(here / "in" / "a.wav", 0, 5, 6)
+    resume(run, "--channel", "split")
+    for channel in (0, 2):
+        (here / "out" / f"a.channel{channel}.txt").unlink()
+    assert resume(run, "--channel", "split").err == ""
+    assert len(files(here / "out")) == 3
 
 
 # Usage

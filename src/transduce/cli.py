@@ -173,14 +173,9 @@ def transcribe(
     entries = sink.claim(outputs.expand(files))
     choice = Choice(backend, device, precision, head, decoder, threads)
     with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
-        try:
-            work = Work(opened, cut, limits, is_quiet=quiet)
-            num_failed = transcribe_all(work, entries, sink, fail_fast=fail_fast)
-        except (MissingExtraError, UnsupportedModelError) as error:  # what --vad on needs
-            complain_of(error)
-            raise typer.Exit(UNUSABLE) from None
-        except ValueError as error:
-            raise typer.BadParameter(f"--max-segment: {error}") from error
+        _check(opened, limits)
+        work = Work(opened, cut, limits, is_quiet=quiet)
+        num_failed = transcribe_all(work, entries, sink, fail_fast=fail_fast)
     if num_failed:
         raise typer.Exit(FAILED)
 
@@ -244,6 +239,17 @@ def _open(name: str, choice: Choice, *, offline: bool, is_quiet: bool = False) -
     with model:
         logger.info("%s", ", ".join(f"{key}: {value}" for key, value in model.backend.describe().items()))
         yield model
+
+
+def _check(model: Model, limits: Limits) -> None:
+    """Limits that this model or this installation cannot keep end the command."""
+    try:
+        model.check(limits)
+    except (MissingExtraError, UnsupportedModelError) as error:
+        complain_of(error)
+        raise typer.Exit(UNUSABLE) from None
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-segment: {error}") from error
 
 
 def _formats(wanted: Sequence[str] | None, output: str) -> list[str]:

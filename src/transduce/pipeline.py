@@ -21,7 +21,7 @@ from transduce.onnx.vad import SAMPLE_RATE, SpeechDetector, shared_detector
 from transduce.sources import AudioSource, describe_source
 from transduce.types import Backend, FloatArray, Hypothesis, ModelSpec
 
-__all__ = ["WHOLE", "Cut", "Limits", "Part", "Recording", "Update", "Vad", "run"]
+__all__ = ["WHOLE", "Cut", "Limits", "Part", "Recording", "Update", "Vad", "check", "run"]
 
 Vad: TypeAlias = Literal["auto", "on", "off"]
 
@@ -116,6 +116,11 @@ def run(
         for pool in _pools(items, pool_samples):
             yield from _recognized(pool, backend, limits.batch_seconds, on_progress)
             pool.clear()  # its audio is not kept while the next one is collected
+
+
+def check(spec: ModelSpec, limits: Limits) -> None:
+    """Raise what `run` would raise for these limits."""
+    _Cutting(spec, limits)
 
 
 # Reading
@@ -299,16 +304,18 @@ def _item_weight(pool_samples: int, item: _Item) -> int:
 
 
 def _pools(items: Iterator[_Item], pool_samples: int) -> Iterator[list[_Item]]:
-    """The items in groups: so much audio, or so many recordings."""
+    """The items in groups: as much audio as fits, or so many recordings."""
     pool: list[_Item] = []
     num_samples, num_ended = 0, 0
     for item in items:
+        size = len(item.piece.samples) if isinstance(item, _Work) else 0
+        if num_samples and num_samples + size > pool_samples:
+            yield pool
+            pool, num_samples, num_ended = [], 0, 0
         pool.append(item)
-        if isinstance(item, _Work):
-            num_samples += len(item.piece.samples)
-        else:
-            num_ended += 1
-        if num_samples >= pool_samples or num_ended >= POOL_SIZE:
+        num_samples += size
+        num_ended += isinstance(item, _Ended)
+        if num_ended == POOL_SIZE:
             yield pool
             pool, num_samples, num_ended = [], 0, 0
     if pool:

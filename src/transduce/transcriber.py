@@ -191,6 +191,13 @@ class Model:
             **self.backend.describe(),
         }
 
+    def check(self, limits: Limits) -> None:
+        """Raise ValueError for limits that make no sense.
+
+        Where `vad="on"` is not possible: MissingExtraError or UnsupportedModelError.
+        """
+        pipeline.check(self.spec, limits)
+
     def transcribe(
         self,
         source: AudioSource,
