@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_cases import labels, small_spec, small_weights, speech
-from support import data
+from support import ROOT, data
 
 from transduce.checkpoints import onnx_layouts
 from transduce.errors import (
@@ -54,6 +55,18 @@ def test_the_same_answers_as_from_the_weights(tmp_path: Path, kind: str, precisi
     assert loaded.describe()["precision"] == precision
     assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "spec.json"]
     onnx.checker.check_model(onnx.load(folder / "model.onnx"), full_check=True)
+
+
+def test_a_precision_that_the_files_do_not_have_is_an_error(tmp_path: Path) -> None:
+    folder = exported(tmp_path, precision="fp16")
+    for precision in ("auto", "fp32", "fp16"):
+        assert onnx_layouts.load(folder, precision=precision)[0].describe()["precision"] == "fp16"
+    with pytest.raises(DeviceError, match=r"'int8' was asked for.* is fp16"):
+        onnx_layouts.load(folder, precision="int8")
+
+
+def test_auto_is_fp32(tmp_path: Path) -> None:
+    assert layout.read(exported(tmp_path, precision="auto")).precision == "fp32"
 
 
 def test_interface(tmp_path: Path) -> None:
@@ -219,6 +232,17 @@ def test_onnxruntime_alone_runs_it(tmp_path: Path, precision: str) -> None:
     spec = small_spec("tdt")
     direct = OnnxBackend.of_weights(spec, small_weights(spec), precision=precision, threads=1)
     assert json.loads(done.stdout) == [h.ids.tolist() for h in direct.recognize(CLIPS)]
+
+
+def test_the_snippet_of_the_docs(tmp_path: Path) -> None:
+    """Running an export with onnxruntime and nothing of ours."""
+    text = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"folder": exported(tmp_path), "samples": CLIPS[0]}
+    exec(snippet, names)
+    backend, tokenizer = onnx_layouts.load(tmp_path, threads=1)
+    assert names["text"] == tokenizer.decode(backend.recognize(CLIPS[:1])[0].ids).strip()
+    assert names["text"]
 
 
 def test_spec_files_are_for_people_too(tmp_path: Path) -> None:

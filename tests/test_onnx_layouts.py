@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from support import data, golden, num_cases, param, read_wav, utterances
 
 from transduce.checkpoints import onnx_layouts
-from transduce.errors import CheckpointError, TransduceError, UnsupportedModelError
+from transduce.errors import CheckpointError, DeviceError, TransduceError, UnsupportedModelError
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.foreign import ForeignModel
 from transduce.onnx.inline import Parts, facts, fit, head_of
@@ -278,6 +278,11 @@ def test_int8_twins_are_chosen_by_precision(gigaam: Path) -> None:
     wrong = differences(coarse, GIGAAM, 16, count=16)
     assert 0 < len(wrong) < 12  # its scales are coarse, its words mostly right
     assert [labels(h) for h in by_name.recognize(clips)] == [labels(h) for h in coarse.recognize(clips)]
+
+
+def test_int8_asked_for_and_not_there(gigaam: Path) -> None:
+    with pytest.raises(DeviceError, match="'int8' was asked for"):
+        load(gigaam, precision="int8")
 
 
 def to_fp16(path: Path) -> None:

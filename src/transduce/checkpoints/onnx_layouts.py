@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import yaml
 
-from transduce.errors import CheckpointError, UnsupportedModelError
+from transduce.errors import CheckpointError, DeviceError, UnsupportedModelError
 from transduce.features import hann_window, mel_filterbank
 from transduce.onnx import layout
 from transduce.onnx.backend import OnnxBackend
@@ -332,17 +332,29 @@ def load(
     threads: int | None = None,
     window: int | None = None,
 ) -> tuple[OnnxBackend, Tokenizer]:
-    """Open a model in ONNX. `precision` chooses between files where a folder has int8 ones beside fp32.
+    """Open a model in ONNX. Its precision is the files'; fp32 and auto take any, others insist.
 
-    Raises CheckpointError, UnsupportedModelError, DeviceError or MissingExtraError.
+    Of int8 files beside fp32 ones, `precision` chooses. Raises CheckpointError, UnsupportedModelError,
+    DeviceError or MissingExtraError.
     """
     folder = path.parent if path.name == layout.MODEL else path
     if layout.is_exported(folder):
         exported = layout.read(folder)
+        _insist(precision, exported.precision, folder)
         return OnnxBackend.of_exported(exported, device=device, threads=threads), exported.tokenizer
     files = find(path, precision)
+    _insist(precision, "int8" if ".int8" in files.encoder.name else "fp32", files.encoder)
     opened = Parts.open(files.encoder, files.decoder, files.joint)
     spec, tokenizer, weights = describe(files, facts(opened))
     return OnnxBackend.of_parts(
         spec, weights, opened, device=device, threads=threads, window=window
     ), tokenizer
+
+
+def _insist(wanted: str, found: str, path: Path) -> None:
+    """Raise DeviceError where a coarser precision was asked for than the files have."""
+    if wanted not in ("auto", "fp32", found):
+        raise DeviceError(
+            f"precision {wanted!r} was asked for, and {path} is {found}; leave --precision out, or export "
+            "the checkpoint in that precision"
+        )

@@ -46,10 +46,10 @@ class OnnxBackend:
         window: int | None = None,
     ) -> "OnnxBackend":
         """A checkpoint's weights, as a graph in memory. Raises DeviceError for what is not there."""
-        window = window or loop.default_window(spec.head)
-        built = graph.build(spec, weights, precision_named(precision), window)
+        chosen, window = precision_named(precision), window or loop.default_window(spec.head)
+        built = graph.build(spec, weights, chosen, window)
         session = Session.of_graph(built, spec.name, device=device, threads=threads)
-        return cls(spec, session, _notes(spec, precision, window))
+        return cls(spec, session, _notes(spec, chosen.name, window))
 
     @classmethod
     def of_exported(

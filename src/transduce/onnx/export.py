@@ -54,11 +54,11 @@ def export(
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".export-", dir=folder) as made:
-            written = Exported(Path(made), spec, tokenizer, precision, window)
+            written = Exported(Path(made), spec, tokenizer, chosen.name, window)
             write_graph(graph, written.model, spec.name, largest_inline_bytes)
             layout.write(written)
             _replace(Path(made), folder)
-    return Exported(folder, spec, tokenizer, precision, window)
+    return Exported(folder, spec, tokenizer, chosen.name, window)
 
 
 def write_graph(

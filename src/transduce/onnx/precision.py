@@ -50,9 +50,12 @@ class Precision:
 
 
 def precision_named(name: str) -> Precision:
-    """The precision of that name; DeviceError for one that ONNX graphs do not have."""
+    """The precision of that name, auto being fp32; DeviceError for one that ONNX graphs do not have."""
+    name = "fp32" if name == "auto" else name
     if name not in _PRECISIONS:
-        raise DeviceError(f"precision {name!r} is not one of an ONNX graph's: use {', '.join(_PRECISIONS)}")
+        raise DeviceError(
+            f"precision {name!r} is not one of an ONNX graph's: use {', '.join(_PRECISIONS)} or auto"
+        )
     return _PRECISIONS[name]
 
 
