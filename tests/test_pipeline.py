@@ -271,6 +271,10 @@ def test_speech_is_read_through_every_cut(demo: transduce.Model, vad: Any) -> No
     assert transcript.warnings == ()
 
 
+def times(transcript: Any) -> list[tuple[str, float, float]]:
+    return [(word.word, word.start, word.end) for word in transcript.words]
+
+
 def without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # type: ignore[arg-type]
     shared_detector.cache_clear()
@@ -286,7 +290,7 @@ def test_without_onnxruntime_long_audio_is_cut_by_loudness_with_a_warning(
     assert warning.startswith("long audio was cut at quiet places: onnxruntime is needed")
     assert 'pip install "transduce[cpu]"' in warning
     assert short.warnings == ()
-    assert long.words == demo.transcribe(samples, limits=Limits("off")).words
+    assert times(long) == times(demo.transcribe(samples, limits=Limits("off")))
 
 
 def test_without_onnxruntime_voice_activity_cannot_be_had(

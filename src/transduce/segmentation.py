@@ -221,8 +221,8 @@ class Segmenter:
         overlap_samples = min(rules.overlap_seconds * grid.sample_rate, grid.limit_samples / 4)
         half_frames = int(overlap_samples / 2) // grid.frame_samples
         earliest = span.start_samples + grid.limit_samples // 2
-        latest = span.end * grid.window_samples - half_frames * grid.frame_samples
-        cut_frame = self._quietest(span, earliest, latest) // grid.frame_samples
+        latest = span.end * grid.window_samples - half_frames * grid.frame_samples - grid.frame_samples // 2
+        cut_frame = round(self._quietest(span, earliest, latest) / grid.frame_samples)
         start_samples = (cut_frame - half_frames) * grid.frame_samples
         end_samples = (cut_frame + half_frames) * grid.frame_samples
         self._open = span.rest(start_samples // grid.window_samples, start_samples)
