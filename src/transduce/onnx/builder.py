@@ -164,6 +164,14 @@ class Graph:
         """Mask `[B, size]`, true inside each row's length: lengths `[B]`, size an int64 scalar."""
         return self.op("Less", self.arange(size), self.unsqueeze(lengths, 1))
 
+    def delayed(self, value: Value, first: Value) -> Value:
+        """`[B, N]` one step later: `first` in column 0, the last column gone.
+
+        Not by a negative pad, which onnxruntime 1.20 gets wrong for N = 1.
+        """
+        padded = self.op("Pad", value, self.ints(0, 1, 0, 0), first)
+        return self.slice(padded, self.ints(0), self.ints(-1), 1)
+
     def loop(self, body: "Graph", states: Sequence[Value], num_scans: int) -> tuple[list[Value], list[Value]]:
         """Run a body until its condition is false, at least once: the last states, the stacked scans."""
         names = [*(self.fresh("state") for _ in states), *(self.fresh("scan") for _ in range(num_scans))]

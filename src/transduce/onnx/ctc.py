@@ -16,7 +16,7 @@ def collapse(graph: Graph, blank: int, logits: Value, lengths: Value) -> Emissio
         best = graph.op("ArgMax", logits, axis=2, keepdims=0, select_last_index=0)
         inside = graph.inside(lengths, graph.scalar_size(logits, 1))
         labels = graph.op("Where", inside, best, blank_id)  # [B, T]
-        before = graph.op("Pad", labels, graph.ints(0, 1, 0, -1), graph.integer(-1))  # one frame later
+        before = graph.delayed(labels, graph.integer(-1))
         is_label = graph.op("Not", graph.op("Equal", labels, blank_id))
         changes = graph.op("Not", graph.op("Equal", labels, before))
         packing = Packing(graph, graph.op("And", is_label, changes))

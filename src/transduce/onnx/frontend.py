@@ -48,8 +48,8 @@ def _emphasize(graph: Graph, spec: FeatureSpec, waveforms: Value, inside: Value)
     signal = graph.op("Where", inside, waveforms, zero)
     if not spec.preemphasis:
         return signal
-    before = graph.op("Pad", signal, graph.ints(0, 1, 0, -1))  # one sample later
-    emphasized = graph.op("Sub", signal, graph.op("Mul", before, graph.number(spec.preemphasis)))
+    before = graph.op("Mul", graph.delayed(signal, zero), graph.number(spec.preemphasis))
+    emphasized = graph.op("Sub", signal, before)
     return graph.op("Where", inside, emphasized, zero)
 
 
