@@ -66,7 +66,7 @@ class Decoder:
         if self.choice.name in CAPTURES:
             with self._lock, exact(self._head.device):
                 lengths_on_host = checked(encoded, lengths)
-                graph = self._graph(encoded, lanes, window or default_window(self._head.spec))
+                graph = self._graph(encoded, lanes, window or default_window(self._head))
                 if graph is not None:
                     return decode_in(*graph, encoded, lengths_on_host)
         driver = stepwise if self._head.device.type == "cuda" else None

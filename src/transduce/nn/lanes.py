@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transduce.nn.labels import Entries, checked, ctc_decode, split
 from transduce.nn.step import Found, Head, Lanes, advance, look, refill, step, unfinished
-from transduce.types import HeadSpec, Hypothesis, IntArray
+from transduce.types import Hypothesis, IntArray
 
 __all__ = [
     "Driver",
@@ -58,7 +58,7 @@ def decode(
     ends = checked(encoded, lengths)
     num, num_frames = encoded.shape[:2]
     num_lanes = max(1, min(lanes or num, num))
-    window = window or default_window(head.spec)
+    window = window or default_window(head)
     with exact(head.device):
         buffers = Lanes.allocate(head, num_lanes, window, num * num_frames, max(0, num - num_lanes))
         return decode_in(buffers, driver or eager, encoded, ends)
@@ -77,9 +77,17 @@ def exact(device: torch.device) -> Iterator[None]:
         yield
 
 
-def default_window(spec: HeadSpec) -> int:
-    """Frames of a window where none are asked for; measured, see docs/decoding.md."""
-    return 4 if spec.num_classes < 4096 else 2
+def default_window(head: Head) -> int:
+    """Frames of a window where none are asked for: docs/decoding.md has the measurements.
+
+    A wide window costs products with the vocabulary, and saves steps where blanks move by one frame
+    only. On a GPU steps are what costs; 8 is a model's choice there, not yet a measured one.
+    """
+    if head.device.type == "cuda":
+        return 8
+    if len(head.spec.durations) > 1:
+        return 2
+    return 8 if head.spec.num_classes < 4096 else 4
 
 
 def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:
@@ -213,7 +221,7 @@ class Stream:
         self._chunk_frames = chunk_frames
         self._decoded_frames = np.zeros(num_streams, np.int64)
         with exact(head.device):
-            window = window or default_window(head.spec)
+            window = window or default_window(head)
             self._lanes = Lanes.allocate(head, num_streams, window, num_streams * chunk_frames, 0)
 
     def push(self, encoded: Tensor, lengths: Tensor) -> list[Hypothesis]:
