@@ -41,6 +41,7 @@ __all__ = [
     "capture_unrolled",
     "capture_while",
     "choose",
+    "while_graph",
 ]
 
 STEPS_PER_REPLAY = 8
@@ -115,7 +116,7 @@ def _try_while(bindings: Bindings, device: torch.device) -> None:
         left.sub_(1)
         torch.gt(left, 0, out=flag)
 
-    graph = _while_graph(bindings, device, flag, lambda: None, count_down)
+    graph = while_graph(bindings, device, flag, lambda: None, count_down)
     left.fill_(3)
     flag.fill_(True)
     graph[0].replay()
@@ -179,11 +180,11 @@ def capture_while(lanes: Lanes) -> Whole:
         step(lanes)
         look()
 
-    graph, *keep = _while_graph(load_bindings(), lanes.head.device, flag, look, body)
+    graph, *keep = while_graph(load_bindings(), lanes.head.device, flag, look, body)
     return Whole(lanes, graph, (flag, *keep))
 
 
-def _while_graph(
+def while_graph(
     bindings: Bindings,
     device: torch.device,
     flag: Tensor,
