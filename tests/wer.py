@@ -1,6 +1,10 @@
-"""How many words of a transcript are wrong."""
+"""How many words of a transcript are wrong, and which are right."""
 
-__all__ = ["word_errors"]
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["equal_words", "word_errors"]
 
 
 def word_errors(reference: str, found: str) -> int:
@@ -15,3 +19,22 @@ def word_errors(reference: str, found: str) -> int:
                 min(diagonal + (word != other), row[index] + 1, row[index - 1] + 1),
             )
     return row[-1]
+
+
+def equal_words(reference: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
+    """The places of the words that a least number of changes leaves as they are."""
+    cost = np.zeros((len(reference) + 1, len(found) + 1), int)
+    cost[:, 0], cost[0] = np.arange(len(reference) + 1), np.arange(len(found) + 1)
+    for i, word in enumerate(reference):
+        for j, other in enumerate(found):
+            cost[i + 1, j + 1] = min(cost[i, j] + (word != other), cost[i, j + 1] + 1, cost[i + 1, j] + 1)
+    pairs = []
+    i, j = len(reference), len(found)
+    while i and j:
+        is_equal = reference[i - 1] == found[j - 1]
+        if cost[i, j] == cost[i - 1, j - 1] + (not is_equal):
+            i, j = i - 1, j - 1
+            pairs += [(i, j)] if is_equal else []
+        else:
+            i, j = (i - 1, j) if cost[i, j] == cost[i - 1, j] + 1 else (i, j - 1)
+    return pairs[::-1]
