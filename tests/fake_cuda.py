@@ -46,6 +46,11 @@ class Graph:
     nodes: list[Any] = field(default_factory=list)
 
 
+def _storage(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins; packed weights do not tell, and nobody changes them."""
+    return 0 if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()
+
+
 @dataclass(eq=False)
 class Operation:
     """A torch operation with its tensors and their addresses at capture."""
@@ -60,11 +65,12 @@ class Operation:
             leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
         ]
         self.addresses = self._addresses()
-        given = {leaf.untyped_storage().data_ptr() for leaf in self.inputs}
-        self.fresh = [result.untyped_storage().data_ptr() not in given for result in self.results]
+        given = {_storage(leaf) for leaf in self.inputs}
+        self.fresh = [_storage(result) not in given for result in self.results]
 
-    def _addresses(self) -> list[int]:
-        return [tensor.data_ptr() for tensor in (*self.inputs, *self.results)]
+    def _addresses(self) -> list[tuple[int, int]]:
+        tensors = (*self.inputs, *self.results)
+        return [(_storage(tensor), 0 if tensor.is_mkldnn else tensor.data_ptr()) for tensor in tensors]
 
     def poison(self) -> None:
         for result, fresh in zip(self.results, self.fresh, strict=True):
