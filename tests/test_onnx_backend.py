@@ -1,6 +1,7 @@
 """The ONNX backend as a neighbour: threads, devices, memory, order, errors."""
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -87,6 +88,28 @@ def test_many_threads_share_one_session() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(calls, range(8)))
+
+
+@pytest.mark.parametrize(("cores", "own", "at_once"), [(4, 2, 2), (2, 4, 1), (3, 1, 3)])
+def test_as_many_run_at_once_as_the_cores_can_take(
+    monkeypatch: pytest.MonkeyPatch, cores: int, own: int, at_once: int
+) -> None:
+    monkeypatch.setattr(session, "num_cores", lambda: cores)
+    backend = OnnxBackend.of_weights(small_spec(), small_weights(small_spec()), threads=own)
+    real, running, most = backend._session, [], []
+    assert real is not None
+
+    def run(*arguments: Any) -> Any:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return real.native.run(*arguments)
+
+    backend._session = replace(real, native=SimpleNamespace(run=run))
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(backend.recognize, [CLIPS[5:6]] * 18))
+    assert max(most) == at_once
 
 
 def test_weights_too_large_for_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

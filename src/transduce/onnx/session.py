@@ -1,13 +1,15 @@
 """An onnxruntime session: providers, threads, and its errors in our words.
 
 In: a model file, a serialized model or a Graph. Out: a Session whose `run` any number of threads may
-call. It knows tensors by name, and nothing of audio or decoding.
+call; as many run at once as the cores can take, the others wait, since more would only need more
+memory. It knows tensors by name, and nothing of audio or decoding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from transduce.errors import CheckpointError, DeviceError, ResourceError, import_extra
 from transduce.onnx.builder import Graph
-from transduce.onnx.threads import num_threads
+from transduce.onnx.threads import num_cores, num_threads
 
 __all__ = ["Session"]
 
@@ -39,6 +41,7 @@ class Session:
     notes: Mapping[str, str]
     """Engine, device, and why not a better device."""
     native: Any
+    gate: Semaphore
 
     @classmethod
     def open(
@@ -74,7 +77,8 @@ class Session:
                 )
         name = "cuda (never tried by the authors)" if on_cuda else f"cpu, {count} thread{'s' * (count > 1)}"
         notes = {"engine": f"onnxruntime {runtime.__version__}", "device": name}
-        return cls(source, notes | ({"why not cuda": why} if why else {}), native)
+        gate = Semaphore(max(1, num_cores() // count))
+        return cls(source, notes | ({"why not cuda": why} if why else {}), native, gate)
 
     @classmethod
     def of_graph(
@@ -99,7 +103,7 @@ class Session:
 
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
-        with _translated(self.source, "failed while running it"):
+        with self.gate, _translated(self.source, "failed while running it"):
             results: list[npt.NDArray[Any]] = self.native.run(list(outputs), dict(feeds))
         return results
 
