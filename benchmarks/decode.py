@@ -33,8 +33,6 @@ from transduce.nn.lanes import decode, default_window
 from transduce.nn.reference import audit
 from transduce.nn.transducer import TransducerHead
 
-NUM_FRAMES = 375
-
 
 @dataclass(frozen=True)
 class Result:
@@ -92,12 +90,12 @@ def best_of(rounds: int, works: dict[str, Callable[[], object]]) -> dict[str, fl
     return best
 
 
-def measure(name: str, batch: int, windows: list[int], rounds: int) -> Result:
+def measure(name: str, batch: int, num_frames: int, windows: list[int], rounds: int) -> Result:
     size = SIZES[name]
     weights = speaking_head(size)
     head = TransducerHead.from_weights(weights, size.spec)
-    frames, num_labels = speaking_frames(size, batch, NUM_FRAMES)
-    encoded, lengths = torch.from_numpy(frames), torch.full((batch,), NUM_FRAMES)
+    frames, num_labels = speaking_frames(size, batch, num_frames)
+    encoded, lengths = torch.from_numpy(frames), torch.full((batch,), num_frames)
     loop, floor = PlainLoop(weights, head.spec, head.device), Floor(head, encoded, num_labels)
     check(head, loop, encoded, num_labels, windows)
     works: dict[str, Callable[[], object]] = {
@@ -106,12 +104,12 @@ def measure(name: str, batch: int, windows: list[int], rounds: int) -> Result:
     }
     seconds = best_of(rounds, {**works, "floor": floor})
     seconds |= best_of(1 + rounds // 4, {"loop": lambda: loop(encoded, lengths)})
-    per_frame = {key: value / (batch * NUM_FRAMES) * 1e6 for key, value in seconds.items()}
+    per_frame = {key: value / (batch * num_frames) * 1e6 for key, value in seconds.items()}
     published = dict(zip((1, 8, 32), size.nemo, strict=False))
     return Result(
         head=name,
         batch=batch,
-        labels_per_frame=num_labels / (batch * NUM_FRAMES),
+        labels_per_frame=num_labels / (batch * num_frames),
         lanes={window: per_frame[f"lanes {window}"] for window in windows},
         default_window=default_window(head),
         loop=per_frame["loop"],
@@ -175,6 +173,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--windows", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--frames", type=int, default=375, help="of each utterance; 375: 15 s of GigaAM's")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print("| " + " | ".join(HEADINGS) + " |")
@@ -182,7 +181,7 @@ def main() -> None:
     results = []
     for name in options.heads:
         for batch in options.batches:
-            results.append(measure(name, batch, options.windows, options.rounds))
+            results.append(measure(name, batch, options.frames, options.windows, options.rounds))
             print(row(results[-1]), flush=True)
     machine = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
     print(json.dumps(machine | {"results": [asdict(result) for result in results]}))

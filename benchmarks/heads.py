@@ -50,6 +50,7 @@ SIZES = {
     "gigaam-1025": Size(320, 1, 768, 1025, nemo=(599, 202, 107)),
     "parakeet-rnnt-1025": Size(640, 2, 1024, 1025, nemo=(4051, 877, 381)),
     "parakeet-tdt-1025": Size(640, 2, 1024, 1025, TDT, nemo=(3563, 657, 253)),
+    "parakeet-rnnt-8193": Size(640, 2, 1024, 8193),
     "parakeet-tdt-8193": Size(640, 2, 1024, 8193, TDT),
 }
 
