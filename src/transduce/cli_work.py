@@ -7,7 +7,7 @@ and on standard error a line for each warning and error and, on a terminal, a ba
 import logging
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
@@ -102,7 +102,8 @@ def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work
 
 
 def _report(transcript: Transcript, work: Work) -> None:
-    logger.info("%s: %.2f s, %d words", transcript.source, transcript.duration, len(transcript.words))
+    name = writers.shown(transcript.source)
+    logger.info("%s: %.2f s, %d words", name, transcript.duration, len(transcript.words))
     for warning in () if work.is_quiet else transcript.warnings:
         complain(f"warning: {transcript.source}: {warning}")
 
@@ -194,4 +195,5 @@ def complain_of(failure: Failure) -> None:
 
 def complain(message: str) -> None:
     """One line on standard error, whatever characters a file's name has."""
-    typer.echo(writers.printable(" ".join(message.splitlines())), err=True)
+    with suppress(OSError):  # where standard error is broken there is nobody to tell
+        typer.echo(writers.shown(" ".join(message.splitlines())), err=True)

@@ -7,6 +7,8 @@ puts each one's transcripts on standard output or into files, no two of them ali
 import errno
 import glob
 import os
+import stat
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from typing import IO, Protocol
 
 from transduce.errors import AudioError, TransduceError
 from transduce.transcript import Transcript
-from transduce.writers import write_atomic
+from transduce.writers import shown, write_atomic
 
 __all__ = [
     "AUDIO_SUFFIXES",
@@ -62,7 +64,7 @@ def expand(arguments: Iterable[str]) -> list[Input]:
 
 def _expand_one(argument: str) -> list[Input]:
     if argument == STDIN:
-        return [Input(STDIN, Path("stdin"))]
+        return [Input(STDIN, Path("stdin"), _error_of_stdin())]
     path = Path(argument)
     if os.path.exists(path) or not glob.has_magic(argument):
         return _named(path)
@@ -78,14 +80,48 @@ def _named(path: Path) -> list[Input]:
     return _folder(path) if os.path.isdir(path) else [Input(str(path), Path(path.name))]
 
 
+def _error_of_stdin() -> AudioError | None:
+    return AudioError("standard input cannot be read: it is closed") if sys.stdin is None else None
+
+
 def _folder(folder: Path) -> list[Input]:
-    files = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in AUDIO_SUFFIXES and path.is_file()
-    )
-    if not files:
+    """The recordings below a folder, and an error for each that cannot be reached.
+
+    Links to files are followed, links to folders are not: they could lead around in circles.
+    """
+    found: list[Input] = []
+
+    def refuse(error: OSError) -> None:
+        found.append(_unreadable(Path(error.filename), folder, error))
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        entries = (_found(Path(place, name), folder) for name in names if _is_audio(name))
+        found += [entry for entry in entries if entry is not None]
+    if not found:
         error = AudioError(f"{folder}: the folder holds no audio files")
         return [Input(str(folder), Path(folder.name), error)]
-    return [Input(str(path), path.relative_to(folder)) for path in files]
+    return sorted(found, key=lambda entry: Path(entry.path))
+
+
+def _is_audio(name: str) -> bool:
+    # macOS keeps what other file systems have no place for in files of that name, beside the real one.
+    return Path(name).suffix.lower() in AUDIO_SUFFIXES and not name.startswith("._")
+
+
+def _found(path: Path, folder: Path) -> Input | None:
+    """The file, or why it cannot be reached; None for devices and the like."""
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        return _unreadable(path, folder, error)
+    return Input(str(path), path.relative_to(folder)) if is_file else None
+
+
+def _unreadable(path: Path, folder: Path, error: OSError) -> Input:
+    is_lost = error.errno == errno.ENOENT and path.is_symlink()
+    reason = "it is a link to a file that is not there" if is_lost else error.strerror
+    relative = path.relative_to(folder) if path != folder else Path(folder.name)
+    return Input(str(path), relative, AudioError(f"{path} cannot be read: {reason}"))
 
 
 def output_paths(inputs: Sequence[Input], folder: Path, formats: Sequence[str]) -> list[dict[str, Path]]:
@@ -171,7 +207,7 @@ class StreamSink:
 
 def _heading(transcript: Transcript) -> str:
     channel = "" if transcript.channel is None else f" channel {transcript.channel}"
-    return f"== {transcript.source}{channel} =="
+    return f"== {shown(transcript.source)}{channel} =="
 
 
 class FileSink:

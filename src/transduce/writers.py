@@ -31,6 +31,7 @@ __all__ = [
     "encode_json",
     "milliseconds",
     "printable",
+    "shown",
     "write_atomic",
 ]
 
@@ -85,6 +86,11 @@ def printable(text: str) -> str:
     # Python marks undecodable bytes of names by surrogates U+DC80 to U+DCFF; any other is an accident.
     marked = re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", text)
     return marked.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def shown(text: str) -> str:
+    """`text` for a terminal's line: control characters, which could command it, become U+FFFD."""
+    return "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in printable(text))
 
 
 def _one_line(text: str) -> str:
