@@ -431,7 +431,7 @@ def encoded_frames(spec: ModelSpec, weights: dict[str, Array], waveform: Array) 
 
 
 def spread(weights: TransducerWeights, frames: Array) -> TransducerWeights:
-    """The joint's view of the frames with mean 0 and deviation 2: a random encoder hardly tells them apart."""
+    """The joint's view of the frames with mean 0 and deviation 2: a random encoder hardly varies."""
     weight = weights.enc_weight * (2 / frames.std(axis=0))
     return replace(weights, enc_weight=weight, enc_bias=weights.enc_bias - weight @ frames.mean(axis=0))
 

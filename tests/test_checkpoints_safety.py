@@ -49,6 +49,7 @@ from support import BUNDLED, data, num_cases
 
 from transduce import checkpoints
 from transduce.checkpoints import Checkpoint
+from transduce.checkpoints.state import StateDict
 from transduce.errors import CheckpointError, TransduceError, UnsupportedModelError
 from transduce.nn.backend import TorchBackend
 
@@ -815,3 +816,10 @@ def test_a_whole_hybrid_is_shrunk_together(tmp_path: Path) -> None:
         loads_or_is_refused(tiny_nemo(tmp_path / "m.nemo", model))
     message = refused(tiny_nemo(tmp_path / "m.nemo", NemoModel(Conformer(1, 15, 1))), CheckpointError)
     assert "15 wide" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    state = StateDict({"joint.enc.weight": np.array([[1.0, value]], np.float32)}, "a.nemo")
+    with pytest.raises(CheckpointError, match=r"a.nemo: joint.enc.weight holds numbers that are not finite"):
+        state.take("joint.enc.weight", 1, 2)

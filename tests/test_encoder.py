@@ -12,7 +12,7 @@ from models import GIGAAM, NEMO, backend, checkpoint, model_params
 from support import ROOT, read_wav, utterances
 from torch import Tensor
 
-from transduce.errors import DeviceError
+from transduce.errors import AudioError, DeviceError
 from transduce.nn import encoder as enc
 from transduce.nn.backend import TorchBackend
 from transduce.types import EncoderSpec
@@ -202,3 +202,9 @@ def test_memory_that_runs_out_on_a_cpu_is_a_resource_error() -> None:
     message, count = done.stdout.splitlines()
     assert "ran out of memory on a batch of 2 items" in message
     assert count == "1"
+
+
+def test_an_encoder_that_overflows_is_an_error_and_no_transcript() -> None:
+    """NaN has an argmax too: without the check it is a label with confidence 1, or silence."""
+    with pytest.raises(AudioError, match="not finite"):
+        backend("nemo-hybrid").recognize([np.full(16000, 1e30, np.float32)])

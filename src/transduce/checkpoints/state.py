@@ -72,8 +72,13 @@ class StateDict:
                 f"{self.source}: {key} has shape {list(array.shape)} where {list(shape)} was expected; "
                 "the file is damaged or of a kind this version does not know"
             )
+        weights = np.ascontiguousarray(array, np.float32)
+        if not np.isfinite(weights).all():
+            raise CheckpointError(
+                f"{self.source}: {key} holds numbers that are not finite; fetch the file again"
+            )
         self.taken.add(key)
-        return np.ascontiguousarray(array, np.float32)
+        return weights
 
     def count(self, pattern: str) -> int:
         """One more than the highest number that the pattern's group matches; 0 for none."""
@@ -188,6 +193,8 @@ def _convolution_weights(state: StateDict, spec: EncoderSpec, prefix: str) -> di
     if spec.conv_norm == "batch_norm":
         mean = state.take(f"{prefix}.batch_norm.running_mean", width)
         variance = state.take(f"{prefix}.batch_norm.running_var", width)
+        if variance.min() < 0:
+            raise CheckpointError(f"{state.source}: {prefix}.batch_norm.running_var has negative variances")
         factor = scale / np.sqrt(variance.astype(np.float64) + BATCH_NORM_EPSILON)
         kernel = (kernel * factor[:, None, None]).astype(np.float32)
         offset = ((offset - mean) * factor + shift).astype(np.float32)

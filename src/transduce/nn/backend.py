@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.errors import DeviceError, ResourceError
+from transduce.errors import AudioError, DeviceError, ResourceError
 from transduce.nn.decoder import Decoder
 from transduce.nn.encoder import Encoder
 from transduce.nn.features import LogMel
@@ -21,6 +21,8 @@ from transduce.nn.transducer import TransducerHead
 from transduce.types import FloatArray, Hypothesis, ModelSpec, TransducerWeights, Weights
 
 __all__ = ["TorchBackend", "cuda_devices"]
+
+_OVERFLOW = "the encoder's output is not finite in {}: the samples are far beyond full scale, or this model needs fp32"
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -58,13 +60,18 @@ class TorchBackend:
             self.decoder = Decoder(head, _driver(decoder))
 
     def recognize(self, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
-        """Decode waveforms `[n]` as one batch, in order. Raises ResourceError out of memory."""
+        """Decode waveforms `[n]` as one batch, in order.
+
+        Raises ResourceError out of memory, AudioError where the encoder's numbers overflow.
+        """
         lengths = [len(waveform) for waveform in waveforms]
         padded = np.zeros((len(waveforms), max(lengths, default=0)), np.float32)
         for row, waveform in zip(padded, waveforms, strict=True):
             row[: len(waveform)] = waveform
         try:
             encoded, frame_lengths = self.encode(padded, lengths)
+            if not bool(encoded.isfinite().all()):
+                raise AudioError(_OVERFLOW.format(self.precision))
             return self.decode(encoded, frame_lengths)
         except RuntimeError as error:
             if not _is_out_of_memory(error):

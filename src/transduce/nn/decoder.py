@@ -39,7 +39,7 @@ CAPTURES: dict[str, Callable[[Lanes], Driver]] = {
 
 
 @dataclass(frozen=True)
-class Key:
+class _Key:
     """What is fixed in a graph besides the head."""
 
     num_lanes: int
@@ -54,7 +54,7 @@ class Decoder:
         """Raises DeviceError where the driver asked for is not possible on the head's device."""
         self.choice = choose(head.device, want)
         self._head = head
-        self._graphs: dict[Key, tuple[Lanes, Driver]] = {}
+        self._graphs: dict[_Key, tuple[Lanes, Driver]] = {}
         self._lock = Lock()
 
     def decode(
@@ -76,7 +76,7 @@ class Decoder:
         """Lanes with room for the batch and a graph of them; None where the capture failed."""
         num, num_frames = encoded.shape[:2]
         num_lanes = _power_of_two(min(num, lanes or MAX_LANES))
-        key = Key(num_lanes, window, queued=num > num_lanes)
+        key = _Key(num_lanes, window, queued=num > num_lanes)
         found = self._graphs.pop(key, None)
         if found is None or not _fits(found[0], num, num * num_frames):
             found = self._capture(key, num, num * num_frames)
@@ -86,7 +86,7 @@ class Decoder:
                 del self._graphs[oldest]
         return found
 
-    def _capture(self, key: Key, num: int, num_rows: int) -> tuple[Lanes, Driver] | None:
+    def _capture(self, key: _Key, num: int, num_rows: int) -> tuple[Lanes, Driver] | None:
         num_queued = _power_of_two(num - key.num_lanes) if key.queued else 0
         lanes = Lanes.allocate(self._head, key.num_lanes, key.window, _power_of_two(num_rows), num_queued)
         try:

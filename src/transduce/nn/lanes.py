@@ -32,6 +32,7 @@ __all__ = [
     "eager",
     "exact",
     "load",
+    "project",
     "run",
     "stepwise",
 ]

@@ -17,7 +17,7 @@ from transduce.nn.labels import checked
 from transduce.nn.step import Head, State
 from transduce.types import Hypothesis
 
-__all__ = ["NEAR_TIE", "Audit", "NearTie", "audit", "decode_reference"]
+__all__ = ["NEAR_TIE", "Audit", "NearTie", "ScalarHead", "audit", "decode_reference"]
 
 NEAR_TIE = 1e-3
 """Top-2 logit margin under which fp32 rounding may decide: results may differ there, and only there."""
