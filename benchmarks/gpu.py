@@ -38,7 +38,7 @@ from transduce.nn import graphs
 from transduce.nn.cuda import capturing, load_bindings, side_stream
 from transduce.nn.decoder import Decoder
 from transduce.nn.encoder import Encoder
-from transduce.nn.lanes import ctc_decode
+from transduce.nn.labels import ctc_decode
 from transduce.nn.reference import audit
 from transduce.nn.transducer import TransducerHead
 from transduce.types import EncoderSpec

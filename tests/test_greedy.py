@@ -18,7 +18,8 @@ from heads import BatchedTables, ScalarTables, Tables, decode_watched, rarities,
 from support import num_cases
 
 from transduce import greedy
-from transduce.nn.lanes import ctc_decode, decode, eager, stepwise
+from transduce.nn.labels import ctc_decode
+from transduce.nn.lanes import decode, eager, stepwise
 from transduce.types import HeadSpec, Hypothesis
 
 Emitted = list[tuple[int, int, int]]

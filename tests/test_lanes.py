@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce import greedy
 from transduce.nn import step as step_module
-from transduce.nn.lanes import Driver, Stream, ctc_decode, decode, eager, load, stepwise
+from transduce.nn.labels import ctc_decode
+from transduce.nn.lanes import Driver, Stream, decode, eager, load, stepwise
 from transduce.nn.reference import audit, decode_reference
 from transduce.nn.step import Lanes, step
 from transduce.nn.transducer import TransducerHead

@@ -22,7 +22,10 @@ from transduce.types import FloatArray, Hypothesis, ModelSpec, TransducerWeights
 
 __all__ = ["TorchBackend", "cuda_devices"]
 
-_OVERFLOW = "the encoder's output is not finite in {}: the samples are far beyond full scale, or this model needs fp32"
+_OVERFLOW = (
+    "the encoder's output is not finite in {}: the samples are far beyond full scale, "
+    "or this model needs fp32"
+)
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -18,14 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.nn.labels import Entries, checked, ctc_decode, split
+from transduce.nn.labels import Entries, checked, split
 from transduce.nn.step import Found, Head, Lanes, advance, look, refill, step, unfinished
 from transduce.types import Hypothesis, IntArray
 
 __all__ = [
     "Driver",
     "Stream",
-    "ctc_decode",
     "decode",
     "decode_in",
     "default_window",
