@@ -7,6 +7,6 @@ lengths are those decoded, not those declared. Nothing here knows paths, mixing 
 
 from transduce.media.arrays import array_track
 from transduce.media.files import open_track
-from transduce.media.track import Track, library
+from transduce.media.track import RATES, Track, library
 
-__all__ = ["Track", "array_track", "library", "open_track"]
+__all__ = ["RATES", "Track", "array_track", "library", "open_track"]

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from transduce.errors import AudioError
-from transduce.media.track import BLOCK_SAMPLES, Damage, Track, check_track, library, to_float
+from transduce.media.track import BLOCK_SAMPLES, Damage, Track, check_form, check_track, library, to_float
 from transduce.types import FloatArray
 
 __all__ = ["UnreadableError", "av_track", "soundfile_track"]
@@ -57,6 +57,7 @@ def av_track(file: BinaryIO, name: str, track: int | None, stack: ExitStack) -> 
     first = next(frames, None)
     if first is None:
         raise AudioError(f"{name} contains no audio samples that can be decoded")
+    check_form(name, first.sample_rate, first.layout.nb_channels)
     clock = _Clock(container, first)
     damage.declared_seconds = _declared_seconds(container, stream, clock)
     damage.tolerance_seconds = _MOVIE_TOLERANCE_SECONDS if clock.is_stored else _TOLERANCE_SECONDS
@@ -215,6 +216,7 @@ def soundfile_track(file: BinaryIO, name: str, track: int | None, stack: ExitSta
     except soundfile.LibsndfileError as error:
         raise UnreadableError(error.error_string) from error
     check_track(name, track, 1)
+    check_form(name, sound.samplerate, sound.channels)
     is_known = sound.frames < 1 << 62  # libsndfile gives the largest number where the header has none
     declared_seconds = sound.frames / sound.samplerate if is_known else None
     damage = Damage(declared_seconds, 2 * _TOLERANCE_SECONDS)  # of an mp3 it may declare a guess

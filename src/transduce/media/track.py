@@ -12,10 +12,23 @@ import numpy.typing as npt
 from transduce.errors import AudioError, MissingExtraError
 from transduce.types import FloatArray
 
-__all__ = ["BLOCK_SAMPLES", "Damage", "Track", "check_track", "library", "to_float"]
+__all__ = [
+    "BLOCK_SAMPLES",
+    "RATES",
+    "Damage",
+    "Track",
+    "check_form",
+    "check_track",
+    "library",
+    "to_float",
+]
 
 BLOCK_SAMPLES = 1 << 16
 """Samples of one channel in a block: seconds of audio, so that what a block costs does not matter."""
+RATES = range(1000, 1_000_001)
+"""Samples per second of any sound. What is outside would only make a recording of days, or of nothing."""
+_MOST_CHANNELS = 64
+"""Of a file. Memory and time go with it: a block of this many is 16 MiB."""
 
 
 @dataclass(slots=True)
@@ -78,6 +91,14 @@ def check_track(name: str, track: int | None, num_tracks: int) -> None:
     """Refuse the number of a track that is not there."""
     if track is not None and not 0 <= track < num_tracks:
         raise AudioError(f"{name} has no audio track {track}: there are {num_tracks}, from 0")
+
+
+def check_form(name: str, rate: int, num_channels: int) -> None:
+    """Refuse a header that no recording can have, before anything is done by it."""
+    if rate not in RATES:
+        raise AudioError(f"{name} declares {rate} samples a second: {RATES[0]} to {RATES[-1]} can be read")
+    if num_channels > _MOST_CHANNELS:
+        raise AudioError(f"{name} declares {num_channels} channels: up to {_MOST_CHANNELS} can be read")
 
 
 def library(name: str) -> ModuleType:

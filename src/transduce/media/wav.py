@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from transduce.media.track import BLOCK_SAMPLES, Damage, Track, check_track, to_float
+from transduce.media.track import BLOCK_SAMPLES, Damage, Track, check_form, check_track, to_float
 from transduce.types import FloatArray
 
 __all__ = ["wav_track"]
@@ -68,6 +68,7 @@ def wav_track(file: BinaryIO, name: str, track: int | None) -> Track | None:
     if form is None or b"data" not in chunks:
         return None
     check_track(name, track, 1)
+    check_form(name, form.rate, form.num_channels)
     start, declared_bytes = chunks[b"data"]
     if declared_bytes == 0xFFFFFFFF and b"ds64" in chunks:
         # RF64 keeps the size of the samples in 64 bits, behind that of the file.
