@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.errors import AudioError, MissingExtraError
-from transduce.media import Track, array_track, library, open_track
+from transduce.media import RATES, Track, array_track, library, open_track
 from transduce.mixing import Mixer
 from transduce.sources import AudioSource, describe_source, opened_source
 from transduce.types import FloatArray
@@ -141,6 +141,8 @@ def open_stream(
     _check_rate("rate", rate)
     if sample_rate is not None:
         _check_rate("sample_rate", sample_rate)
+        if sample_rate not in RATES:
+            raise AudioError(f"sample_rate is from {RATES[0]} to {RATES[-1]} samples per second")
         if not isinstance(source, np.ndarray):
             raise AudioError(f"{name} carries its own sample rate: sample_rate= is for arrays")
     _check_span(start_seconds, end_seconds)
@@ -178,8 +180,14 @@ def _check_rate(label: str, rate: int) -> None:
         raise AudioError(f"{label} is the number of samples per second, a whole number above 0, not {rate!r}")
 
 
+_LATEST_SECONDS = 1e9
+"""Thirty years; up to here every position is a number of samples."""
+
+
 def _check_span(start_seconds: float, end_seconds: float | None) -> None:
     end = math.inf if end_seconds is None else end_seconds
+    if start_seconds > _LATEST_SECONDS or _LATEST_SECONDS < end < math.inf:
+        raise AudioError(f"start and end are seconds, at most {_LATEST_SECONDS:g}")
     if not 0 <= start_seconds < end:  # also where either is NaN
         raise AudioError(
             f"no audio lies between {start_seconds} s and {end_seconds} s: give 0 <= start < end"
@@ -228,7 +236,8 @@ def _stream(
     name: str, track: Track, part: _Part, channel: int | Literal["mix", "each"], rate: int
 ) -> AudioStream:
     mixer = Mixer(track.rate)
-    blocks = _cut(name, track, part)
+    level = _Level()
+    blocks = _cut(name, track, part, level)
     channels: Sequence[int | None]
     if channel == "mix":
         blocks, channels = mixer.mixed(blocks) if track.num_channels > 1 else blocks, [None]
@@ -244,7 +253,7 @@ def _stream(
         start_seconds=track.start_seconds + part.first / track.rate,
         expected_seconds=part.num_seconds(track),
         blocks=_some(_resampled(blocks, track.rate, rate), name, track, part),
-        warnings=lambda: track.damage.warnings() + mixer.warnings(),
+        warnings=lambda: track.damage.warnings() + level.warnings() + mixer.warnings(),
     )
 
 
@@ -256,14 +265,41 @@ def _checked_channel(name: str, channel: int, num_channels: int) -> int:
     return int(channel)
 
 
-def _cut(name: str, track: Track, part: _Part) -> Iterator[FloatArray]:
+_LOUD = 8.0
+"""Times full scale that no decoder of a sound recording comes to."""
+_LOUDEST = 1e6
+"""Times full scale that are still taken for sound; the power of far more does not fit into float32."""
+
+
+class _Level:
+    """Refuses what is not the samples of a sound, and remembers the largest one."""
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+
+    def check(self, name: str, samples: FloatArray) -> None:
+        peak = float(max(samples.max(), -samples.min()))
+        if not math.isfinite(peak):  # also where any is NaN
+            raise AudioError(f"{name} contains samples that are NaN or infinite")
+        if peak > _LOUDEST:
+            raise AudioError(f"{name}: samples reach {peak:.3g}; full scale is 1")
+        self._peak = max(self._peak, peak)
+
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence if the samples have another full scale; complete after the last block."""
+        if self._peak <= _LOUD:
+            return ()
+        scale = "integers have to be scaled by that of their type (16 bits: divided by 32768)"
+        return (f"samples reach {self._peak:.0f} times full scale; {scale}",)
+
+
+def _cut(name: str, track: Track, part: _Part, level: _Level) -> Iterator[FloatArray]:
     """The samples of the part, which must be numbers."""
     position = 0
     for block in track.blocks:
         kept = block[max(0, part.first - position) : max(0, part.end - position)]
-        if not np.isfinite(kept).all():
-            raise AudioError(f"{name} contains samples that are NaN or infinite")
         if len(kept):
+            level.check(name, kept)
             yield kept
         position += len(block)
         if position >= part.end:
