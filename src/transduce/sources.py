@@ -11,16 +11,18 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from transduce.errors import AudioError, ResourceError
+from transduce.errors import AudioError, ResourceError, TransduceError
 
 __all__ = ["AudioSource", "describe_source", "opened_source"]
+
+T = TypeVar("T")
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -31,7 +33,8 @@ AudioSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | _Array
 def describe_source(source: AudioSource) -> str:
     """What messages call a source: its path, `<bytes>`, `<array>`, or the name of the stream."""
     if isinstance(source, (str, os.PathLike)):
-        return os.fsencode(source).decode("utf-8", "replace")  # a path need not be valid text
+        path = os.fsdecode(source)
+        return re.sub(r"[\ud800-\udfff]", "\ufffd", path)  # a path need not be valid text
     if isinstance(source, np.ndarray):
         return "<array>"
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -44,8 +47,8 @@ def describe_source(source: AudioSource) -> str:
 def opened_source(source: AudioSource) -> Iterator[BinaryIO | _Array]:
     """The source as an array or as a seekable file; what was opened here is closed.
 
-    Raises AudioError for what cannot be read, also for an OSError while it is being read, and
-    ResourceError where a pipe fills the disk.
+    Raises AudioError for what cannot be read, also for an OSError while it is being read or whatever a
+    given file object raises, and ResourceError where a pipe fills the disk.
     """
     name = describe_source(source)
     try:
@@ -63,7 +66,9 @@ def _opened(source: AudioSource, name: str, stack: ExitStack) -> BinaryIO | _Arr
     if isinstance(source, (str, os.PathLike)):
         return _seekable(stack.enter_context(_open_path(source, name)), name, stack)
     if hasattr(source, "read"):
-        return _seekable(source, name, stack)
+        if _is_text(source):
+            raise AudioError(f"{name} was opened as text: open it with mode 'rb'")
+        return _seekable(cast(BinaryIO, _Given(source, name)), name, stack)
     raise AudioError(
         f"a {type(source).__name__} is not audio: give a path, bytes, a binary file or a numpy array"
     )
@@ -80,8 +85,6 @@ def _open_path(path: str | os.PathLike[str], name: str) -> BinaryIO:
 
 def _seekable(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
     """The file itself, or, where it cannot seek, a temporary one with all that it gives."""
-    if _is_text(file):
-        raise AudioError(f"{name} was opened as text: open it with mode 'rb'")
     try:
         file.seek(0, io.SEEK_END)
         num_bytes = file.tell()
@@ -93,6 +96,37 @@ def _seekable(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
     return file
 
 
+class _Given:
+    """A file object that came from outside. What its methods raise is an AudioError.
+
+    An OSError is left to `opened_source`: one from `seek` only says that the file is a pipe.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._answer(self._file.seek, offset, whence)
+
+    def tell(self) -> int:
+        return self._answer(self._file.tell)
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._answer(self._file.read, size)
+        if not isinstance(content, (bytes, bytearray, memoryview)):
+            raise AudioError(f"{self._name} does not give bytes")
+        return content
+
+    def _answer(self, method: Callable[..., T], *arguments: int) -> T:
+        try:
+            return method(*arguments)
+        except (TransduceError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise AudioError(f"{self._name} cannot be read: {error or type(error).__name__}") from error
+
+
 def _is_text(file: object) -> bool:
     return isinstance(file, io.TextIOBase)
 
@@ -101,8 +135,6 @@ def _copied(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
     copy = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile()))  # noqa: SIM115 - the stack closes it
     try:
         shutil.copyfileobj(file, copy)
-    except TypeError:
-        raise AudioError(f"{name} does not give bytes") from None
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
