@@ -7,6 +7,7 @@ recognises batches of pieces, of all recordings together. What is held does not 
 length, but for its labels. Text, words and models' names are not known here.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,8 +103,11 @@ def run(
 
     A source that fails is a single `Recording` with its error. `on_progress` is told how many seconds of
     audio were done since it was last called. Raises MissingExtraError or UnsupportedModelError where
-    `vad="on"` is not possible, ValueError for limits that make no sense.
+    `vad="on"` is not possible, ValueError for limits that make no sense, TypeError for one source in place
+    of several.
     """
+    if isinstance(sources, (str, bytes, bytearray, os.PathLike)) or hasattr(sources, "read"):
+        raise TypeError(f"sources are several recordings: give a list, not one {type(sources).__name__}")
     spec = backend.spec
     rate = spec.features.sample_rate
     cutting = _Cutting(spec, limits)
@@ -165,8 +169,12 @@ def _read(sources: Iterable[AudioSource], cut: Cut, rate: int) -> Generator[_Eve
         except TransduceError as problem:
             error = problem
         except MemoryError:
-            error = ResourceError(f"{name} does not fit into the memory that is free")
+            error = _no_memory(name)
         yield _Closed(name, warnings, error)
+
+
+def _no_memory(name: str) -> ResourceError:
+    return ResourceError(f"{name} does not fit into the memory that is free")
 
 
 def _event_weight(rate: int, event: _Event) -> int:
@@ -251,24 +259,28 @@ class _Cutting:
 
 
 class _Lane:
-    """One recording that is being cut."""
+    """One recording that is being cut. Memory that runs out meanwhile is its own error."""
 
     def __init__(self, cutting: _Cutting, opened: _Opened, channel: int | None) -> None:
         self._cutting = cutting
         self._share = 1 / len(opened.channels)
         """Of the source's time: channels pass at the same time."""
-        self._cutter = Cutter(cutting.grid, cutting.listen, one_pass=cutting.vad != "on")
         self._done_samples = 0
         self.recording = Recording(opened.name, channel, opened.start_seconds, Stitcher(cutting.spec))
+        try:
+            self._cutter = Cutter(cutting.grid, cutting.listen, one_pass=cutting.vad != "on")
+        except MemoryError:
+            self._cutter = Cutter(cutting.grid)  # is given nothing
+            self.recording.error = _no_memory(opened.name)
 
     def feed(self, samples: FloatArray) -> list[_Work]:
-        return self._works(self._cutter.feed(samples))
+        return self._works(lambda: self._cutter.feed(samples))
 
     def finish(self, closed: _Closed) -> list[_Work]:
-        works = [] if closed.error else self._works(self._cutter.finish())
+        works = [] if closed.error else self._works(self._cutter.finish)
         recording, cutter = self.recording, self._cutter
         recording.num_seconds = cutter.num_samples / self._rate
-        recording.error = closed.error
+        recording.error = recording.error or closed.error
         recording.warnings = (*closed.warnings, *cutter.warnings)
         if self._cutting.why_not and not cutter.is_one_pass:
             recording.warnings += (f"long audio was cut at quiet places: {self._cutting.why_not}",)
@@ -279,7 +291,14 @@ class _Lane:
         """What follows the last piece."""
         return self._seconds(self._cutter.num_samples - self._done_samples)
 
-    def _works(self, pieces: list[Piece]) -> list[_Work]:
+    def _works(self, cut: Callable[[], list[Piece]]) -> list[_Work]:
+        if self.recording.error is not None:
+            return []
+        try:
+            pieces = cut()
+        except MemoryError:
+            self.recording.error = _no_memory(self.recording.name)
+            return []
         works = []
         for piece in pieces:
             end_samples = piece.span.end_samples
