@@ -6,13 +6,57 @@ the start of the process is a process of its own.
 
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes import clicks, write_wav
+from fakes import ClickBackend, click_model, clicks, write_wav
+from support import ROOT
 
-from transduce import doctor, outputs
+from transduce import cli, doctor, outputs
 from transduce.errors import AudioError
+
+DIGITS = ROOT / "examples" / "digits.wav"
+DIGITS_TEXT = "three seven five three six six three one six\n"
+
+Run = tuple[int, str, str]
+"""Exit code, standard output, standard error."""
+
+
+@pytest.fixture
+def backend() -> ClickBackend:
+    return ClickBackend()
+
+
+@pytest.fixture
+def run(
+    backend: ClickBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Run]:
+    """`transduce transcribe` in an empty folder, with the recogniser of clicks as its model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.logger, "handlers", [])
+    monkeypatch.setattr(cli, "load_model", lambda *_, **__: click_model(backend))
+
+    def call(*arguments: str) -> Run:
+        monkeypatch.setattr(sys, "argv", ["transduce", "transcribe", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        return int(exited.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def shell(line: str) -> Run:
+    """A line for the shell, in which `transduce` is this one."""
+    script = f'transduce() {{ "{sys.executable}" -m transduce "$@"; }}\n{line}'
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100)
+    return found.returncode, found.stdout, found.stderr
 
 
 def recording(path: Path, label: int = 0) -> Path:
@@ -80,3 +124,122 @@ def test_leftovers_of_macos_are_no_recordings(tmp_path: Path) -> None:
 
 def test_doctor_lists_the_server() -> None:
     assert re.search(r"fastapi \d.*uvicorn \d.*python-multipart \d", doctor.examine().facts["extra server"])
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([""], "the name of a file is empty"),
+        (["a.wav", ""], "the name of a file is empty"),
+        (["a.wav", "-o", ""], "-o is empty"),
+        (["a.wav", "--max-segment", "0"], "--max-segment"),
+        (["a.wav", "--max-segment", "nan"], "--max-segment"),
+        (["a.wav", "--batch-seconds", "0"], "--batch-seconds"),
+        (["a.wav", "--batch-seconds", "nan"], "--batch-seconds"),
+        (["a.wav", "--start", "nan"], "--start"),
+        (["a.wav", "--end", "nan"], "--end"),
+        (["a.wav", "--tokens"], "--tokens adds to JSON"),
+        (["a.wav", "--tokens", "-o", "out", "-f", "txt,srt"], "--tokens adds to JSON"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_a_usage_error(
+    run: Callable[..., Run], tmp_path: Path, arguments: list[str], reason: str
+) -> None:
+    recording(tmp_path / "a.wav")
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert reason in err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
+
+
+def test_the_precision_that_was_picked_is_said(run: Callable[..., Run], tmp_path: Path) -> None:
+    recording(tmp_path / "a.wav")
+    assert run("a.wav", "--precision", "auto") == (0, "one\n", "precision: fp32\n")
+    assert run("a.wav", "--precision", "auto", "-q") == (0, "one\n", "")
+    assert run("a.wav") == (0, "one\n", "")
+
+
+# Names
+
+
+def test_names_cannot_command_a_terminal(run: Callable[..., Run], tmp_path: Path) -> None:
+    for name in ("a\x1b[31m.wav", "b\x9b2J.wav"):
+        recording(tmp_path / name)
+    code, out, err = run("a\x1b[31m.wav", "b\x9b2J.wav", "no\x1b]0;x\x07.wav", "-v")
+    assert code == 1
+    assert "== a\ufffd[31m.wav ==\none\n" in out
+    assert "error: no\ufffd]0;x\ufffd.wav" in err
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", out + err)
+
+
+# Failing fast
+
+
+def test_fail_fast_tries_nothing_behind_the_bad_file(
+    run: Callable[..., Run], tmp_path: Path, backend: ClickBackend
+) -> None:
+    for name in ("a.wav", "c.wav", "d.wav"):
+        recording(tmp_path / name)
+    (tmp_path / "b.wav").write_text("not audio")
+    code, out, err = run("a.wav", "b.wav", "c.wav", "d.wav", "--fail-fast")
+    assert (code, out) == (1, "== a.wav ==\none\n\n")
+    assert err.startswith("error: b.wav")
+    assert len(backend.batches) == 1
+    backend.batches.clear()
+    assert run("b.wav", "c.wav", "d.wav", "--fail-fast")[:2] == (1, "")
+    assert backend.batches == []
+
+
+# Closed and full streams
+
+
+def test_without_standard_error_the_text_still_comes() -> None:
+    assert shell(f"transduce transcribe {DIGITS} -m demo 2>&-") == (0, DIGITS_TEXT, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (f"transduce transcribe {DIGITS} -m demo >&-", "standard output: Bad file descriptor [output]"),
+        ("transduce transcribe - -m demo <&-", "standard input cannot be read: it is closed [audio]"),
+        ("transduce info demo >&-", "standard output: Bad file descriptor [output]"),
+    ],
+)
+def test_a_closed_stream_is_one_line(line: str, reason: str) -> None:
+    assert shell(line) == (1, "", f"error: {reason}\n")
+
+
+@pytest.mark.parametrize("command", ["info demo", "doctor", "--version", f"transcribe {DIGITS} -m demo"])
+def test_a_full_standard_output_is_one_line(command: str) -> None:
+    expected = (1, "", "error: standard output: No space left on device [output]\n")
+    assert shell(f"transduce {command} >/dev/full") == expected
+
+
+def test_no_streams_at_all_are_survived(tmp_path: Path) -> None:
+    assert shell(f"transduce transcribe {DIGITS} -m demo -o {tmp_path} <&- >&- 2>&-") == (0, "", "")
+    assert (tmp_path / "digits.txt").read_text(encoding="utf-8") == DIGITS_TEXT
+
+
+# Interrupts
+
+
+@pytest.mark.parametrize("delay_seconds", [0.1, 0.3])
+def test_an_interrupt_while_it_loads_is_quiet(delay_seconds: float) -> None:
+    """From the moment on that the entry point runs, which says so here by a line."""
+    program = (
+        "import sys; from transduce.__main__ import main; print(flush=True); "
+        f"sys.argv = ['transduce', 'transcribe', '{DIGITS}', '-m', 'demo']; main()"
+    )
+    command: list[Any] = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(delay_seconds)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err

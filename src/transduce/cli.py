@@ -8,9 +8,11 @@ extra or the device is not usable, 130 interrupted. It formats and reports; all 
 import io
 import json
 import logging
+import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -76,6 +78,7 @@ def _root(
 
 @app.command()
 def transcribe(
+    context: typer.Context,
     files: Annotated[
         list[str],
         typer.Argument(
@@ -164,9 +167,11 @@ def transcribe(
     """
     if verbose:
         logger.setLevel(logging.INFO)
-    if end is not None and end <= start:
-        raise typer.BadParameter(f"--end {end:g} is not after --start {start:g}")
+    _check_names(files, output)
+    _check_times(start, end, max_segment, batch_seconds)
     names = _formats(formats, output)
+    if tokens and "json" not in names and _is_typed(context, "tokens"):
+        raise typer.BadParameter("--tokens adds to JSON, which is not among the formats: add -f json")
     cut = Cut(None, _channel(channel), track, start, end)
     limits = Limits(vad, max_segment, batch_seconds)
     sink = _sink(output, names, cut, tokens=tokens, overwrite=overwrite, resume=resume)
@@ -174,6 +179,8 @@ def transcribe(
     choice = Choice(backend, device, precision, head, decoder, threads)
     with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
         _check(opened, limits)
+        if precision == "auto" and not quiet:
+            complain(f"precision: {opened.backend.describe()['precision']}")
         work = Work(opened, cut, limits, is_quiet=quiet)
         num_failed = transcribe_all(work, entries, sink, fail_fast=fail_fast)
     if num_failed:
@@ -223,7 +230,46 @@ cli_serve.register(app)
 
 def main() -> None:
     """The entry point of `transduce` and `python -m transduce`."""
-    app(prog_name="transduce")
+    _open_streams()
+    code: int | str | None = 0
+    try:
+        try:
+            app(prog_name="transduce")
+        except SystemExit as ended:
+            code = ended.code
+        sys.stdout.flush()
+    except OSError as error:
+        # A file's error has the file's name and was reported as such: this is one of standard output.
+        if error.filename is not None or isinstance(error, TransduceError):
+            raise
+        _abandon_stdout()
+        is_said = bool(code) or isinstance(error, BrokenPipeError)  # whoever read it has had enough
+        if not is_said:
+            complain_of(error)
+        code = code or FAILED
+    sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Something in the place of standard streams that are closed, so that no other file gets their numbers.
+
+    Standard input is not replaced: it is an error of whoever asks for it. Writing to standard output is an
+    error of the system, as if it were there; what goes to standard error is dropped.
+    """
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
+def _abandon_stdout() -> None:
+    """Let the interpreter's last flush succeed, whatever could not be written."""
+    with suppress(OSError, ValueError):  # no file, in a test
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())
+        os.close(sink)
 
 
 @contextmanager
@@ -250,6 +296,31 @@ def _check(model: Model, limits: Limits) -> None:
         raise typer.Exit(UNUSABLE) from None
     except ValueError as error:
         raise typer.BadParameter(f"--max-segment: {error}") from error
+
+
+def _check_names(files: Sequence[str], output: str) -> None:
+    """An empty name, which a shell makes of a variable that is not set, would mean this very folder."""
+    if not output:
+        raise typer.BadParameter("-o is empty; `-o .` is this folder")
+    if not all(files):
+        raise typer.BadParameter("the name of a file is empty; `.` is this folder")
+
+
+def _check_times(start: float, end: float | None, max_segment: float | None, batch_seconds: float) -> None:
+    for option, seconds in (("--start", start), ("--end", end)):
+        if seconds is not None and not math.isfinite(seconds):
+            raise typer.BadParameter(f"{option} is a number of seconds, not {seconds:g}")
+    for option, seconds in (("--max-segment", max_segment), ("--batch-seconds", batch_seconds)):
+        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
+            raise typer.BadParameter(f"{option} is a number of seconds above 0, not {seconds:g}")
+    if end is not None and end <= start:
+        raise typer.BadParameter(f"--end {end:g} is not after --start {start:g}")
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option is on the command line, and not of the environment, which serves all commands."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _formats(wanted: Sequence[str] | None, output: str) -> list[str]:

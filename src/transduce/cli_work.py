@@ -56,7 +56,8 @@ def transcribe_all(
     if num_done and not work.is_quiet:
         complain(f"finished before, left as they are: {num_done} of {len(entries)}")
     num_failed = 0
-    with _bar(work, entries) as bar, closing(_outcomes(work, entries, bar)) as outcomes:
+    outcomes_of = _outcomes_singly if fail_fast else _outcomes
+    with _bar(work, entries) as bar, closing(outcomes_of(work, entries, bar)) as outcomes:
         for index, outcome in outcomes:
             with bar.pause():
                 failure = outcome if isinstance(outcome, Exception) else _put(sink, index, outcome, work)
@@ -84,6 +85,15 @@ def _outcomes(
                 yield index, next(found)
 
 
+def _outcomes_singly(
+    work: Work, entries: Sequence[outputs.Input], bar: Bar
+) -> Generator[tuple[int, Sequence[Transcript] | Failure], None, None]:
+    """The same, each recording by itself: slower, but nothing behind a bad one is touched."""
+    for index, entry in enumerate(entries):
+        for _, outcome in _outcomes(work, [entry], bar):
+            yield index, outcome
+
+
 def _source(entry: outputs.Input) -> AudioSource:
     return sys.stdin.buffer if entry.path == outputs.STDIN else entry.path
 
@@ -102,7 +112,7 @@ def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work
 
 
 def _report(transcript: Transcript, work: Work) -> None:
-    name = writers.shown(transcript.source)
+    name = writers.shown(str(transcript.source))
     logger.info("%s: %.2f s, %d words", name, transcript.duration, len(transcript.words))
     for warning in () if work.is_quiet else transcript.warnings:
         complain(f"warning: {transcript.source}: {warning}")

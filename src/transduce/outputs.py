@@ -207,7 +207,7 @@ class StreamSink:
 
 def _heading(transcript: Transcript) -> str:
     channel = "" if transcript.channel is None else f" channel {transcript.channel}"
-    return f"== {shown(transcript.source)}{channel} =="
+    return f"== {shown(str(transcript.source))}{channel} =="
 
 
 class FileSink:
