@@ -3,7 +3,7 @@
 In: a flag on the device and what to repeat while it is true. Out: nodes in the graph that torch is
 capturing. It knows no lanes. Only the driver API is used: the bindings' own CUDA runtime may be newer
 than the driver (error 35), and the driver serves torch's streams as well. Every return code is
-checked. Signatures were read from cuda-bindings 12.8.0 and 13.0.3; docs/decoding.md says what has run.
+checked. Signatures were read from cuda-bindings 12.8, 13.0 and 13.5; docs/decoding.md says what has run.
 """
 
 import ctypes
@@ -104,9 +104,8 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def prepare(bindings: Bindings, device: torch.device) -> None:
-    """Compile and load our kernel for a device: not allowed while a capture is under way."""
-    with torch.cuda.device(device):
-        _kernel(bindings, device)
+    """Compile and load our kernel for the current device: not allowed while a capture is under way."""
+    _kernel(bindings, device)
 
 
 def repeat_while(

@@ -196,21 +196,22 @@ def while_graph(
     Temporaries of the body come from a pool of their own: torch would take them from the ordinary one
     (a body counts as another capture) and hand the memory to others after it.
     """
-    pool = torch.cuda.MemPool()
-    outer, inner = side_stream(device), side_stream(device)
+    with torch.cuda.device(device):  # a pool belongs to the device that is current
+        pool = torch.cuda.MemPool()
+        outer, inner = side_stream(device), side_stream(device)
 
-    def pooled() -> None:
-        with torch.cuda.use_mem_pool(pool, device):
-            body()
+        def pooled() -> None:
+            with torch.cuda.use_mem_pool(pool, device):
+                body()
 
-    prepare(bindings, device)
-    _warm_up(outer, before)
-    _warm_up(inner, pooled)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), capturing(graph, outer):
-        before()
-        repeat_while(bindings, flag, pooled, inner)
-    return graph, pool, inner
+        prepare(bindings, device)
+        _warm_up(outer, before)
+        _warm_up(inner, pooled)
+        graph = torch.cuda.CUDAGraph()
+        with capturing(graph, outer):
+            before()
+            repeat_while(bindings, flag, pooled, inner)
+        return graph, pool, inner
 
 
 def capture_native(lanes: Lanes) -> Whole:
