@@ -118,6 +118,7 @@ def test_two_in_a_row_end_together() -> None:
     assert source.closed_in == ["transduce-ahead"]
 
 
+@pytest.mark.alone
 def test_a_thread_that_waits_for_another_ends_with_it() -> None:
     """The first reads what never comes; the second waits for the first."""
     release = threading.Event()

@@ -229,6 +229,7 @@ RNNT_6 = HeadSpec("rnnt", 7, 6)
 TDT_6 = HeadSpec("tdt", 7, 6, (0, 1, 2, 3, 4))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("spec", "places", "num_labels"),
     [(RNNT_6, (5,), 500), (TDT_6, (5, 7), 500), (TDT_6, (6, 7), 0)],

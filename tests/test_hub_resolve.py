@@ -426,6 +426,7 @@ def test_hidden_and_foreign_files_of_a_repository_stay_away(world: World) -> Non
 # Offline
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("switch", ["argument", "settings"])
 def test_missing_and_offline_lists_what_is_missing_at_once(world: World, switch: str) -> None:
     if switch == "settings":
@@ -455,6 +456,7 @@ def test_one_file_missing_and_offline_names_that_one(world: World) -> None:
     assert "encoder-model.onnx" not in str(caught.value)
 
 
+@pytest.mark.alone
 def test_missing_without_a_network_ends_within_five_seconds(world: World) -> None:
     with running(HubServer()) as gone:
         endpoint = gone.url

@@ -379,6 +379,7 @@ def test_retry_after_may_be_a_date(
     assert pauses[1] == 1.0
 
 
+@pytest.mark.alone
 def test_no_server_at_all_ends_soon(pauses: list[float], tmp_path: Path) -> None:
     with running(HubServer()) as server:
         url = server.url
@@ -399,6 +400,7 @@ def test_only_web_addresses_are_opened(client: Client, tmp_path: Path, url: str)
     refused(RemoteFile("m", url), tmp_path, client)
 
 
+@pytest.mark.alone
 def test_a_silent_server_is_given_up(tmp_path: Path, pauses: list[float]) -> None:
     with running(HubServer()) as server:
         file = file_at(server, *[Fault(cut_after=1000, hangs_seconds=20)] * 2)

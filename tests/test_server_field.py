@@ -126,6 +126,7 @@ class SlowBackend(ClickBackend):
         return super().recognize(waveforms)
 
 
+@pytest.mark.alone
 def test_57_the_server_is_not_deaf_while_it_transcribes(tmp_path: Path) -> None:
     """A ten-minute file; /health all the while, and a small file that does not wait for the large one."""
     long = write_wav(tmp_path / "long.wav", clicks(600, {n + 0.5: n % 8 for n in range(600)})).read_bytes()
@@ -158,6 +159,7 @@ def seconds_of_health(site: Site) -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_57_health_answers_under_full_load(site: Site) -> None:
     """The real engine, eight clients with a minute of audio each, again and again."""
     minute = data("audio/u01.wav").read_bytes()
