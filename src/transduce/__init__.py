@@ -10,7 +10,6 @@ loaded when they are first used.
 """
 
 from importlib import import_module
-from importlib.metadata import version as _version
 from typing import Any
 
 __all__ = [
@@ -51,7 +50,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version("transduce")
+        # imported late: an interrupt in these first moments is met by nobody
+        return import_module("importlib.metadata").version("transduce")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)
