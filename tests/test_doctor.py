@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 from support import ROOT
 
-from transduce import Transcript, doctor
+from transduce import Transcript, doctor, hub
 from transduce.errors import DeviceError
 from transduce.transcriber import Model
 
@@ -57,12 +57,21 @@ def test_every_extra_of_an_engine_is_listed_as_it_is_declared() -> None:
 
 
 def test_a_missing_engine_is_a_finding_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo runs all the same: its graph needs onnxruntime alone."""
     without_torch(monkeypatch)
     findings = doctor.examine()
-    assert not findings.is_healthy
     assert findings.facts["extra torch"] == 'torch is not installed: pip install "transduce[torch]"'
     assert findings.facts["cuda"].startswith("not looked for")
+    assert findings.is_healthy
+    assert "onnxruntime" in findings.demo
+
+
+def test_no_engine_at_all_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "installed_engines", tuple)
+    findings = doctor.examine()
+    assert not findings.is_healthy
     assert 'pip install "transduce[torch]"' in findings.demo
+    assert 'pip install "transduce[cpu]"' in findings.demo
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,9 @@ def test_int8_is_taken_where_asked_for_and_never_in_the_place_of_fp32() -> None:
 
 
 def test_the_demo_ships_with_the_package() -> None:
-    assert isinstance(best("demo").source, Bundled)
+    entry = find_model("demo", hub.catalogue())
+    assert isinstance(entry, Entry)
+    assert [isinstance(artefact.source, Bundled) for artefact in entry.artefacts] == [True, True]
 
 
 def test_servers_can_be_replaced() -> None:

@@ -174,7 +174,7 @@ def test_local_files_and_the_demo_need_no_network(world: World, tmp_path: Path) 
     local = tmp_path / "x.nemo"
     local.touch()
     assert world.resolve(str(local), offline=True) == local
-    demo = hub.resolve("demo", engines=(), offline=True)
+    demo = hub.resolve("demo", engines=("torch",), offline=True)
     assert demo.is_file()
     assert demo.name == "hybrid.nemo"
     assert world.num_requests == 0

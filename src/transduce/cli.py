@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from transduce import cli_models, cli_serve, outputs, writers
+from transduce import cli_export, cli_models, cli_serve, outputs, writers
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
 from transduce.cli_options import (
@@ -224,6 +224,7 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(UNUSABLE)
 
 
+cli_export.register(app)
 cli_models.register(app)
 cli_serve.register(app)
 

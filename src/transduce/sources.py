@@ -33,8 +33,9 @@ AudioSource: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | _Array
 def describe_source(source: AudioSource) -> str:
     """What messages call a source: its path, `<bytes>`, `<array>`, or the name of the stream."""
     if isinstance(source, (str, os.PathLike)):
-        path = os.fsdecode(source)
-        return re.sub(r"[\ud800-\udfff]", "\ufffd", path)  # a path need not be valid text
+        # A path need not be text: surrogates U+DC80 to U+DCFF stand for its undecodable bytes.
+        path = re.sub(r"[\ud800-\udc7f\udd00-\udfff]", "\ufffd", os.fsdecode(source))
+        return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(source, np.ndarray):
         return "<array>"
     if isinstance(source, (bytes, bytearray, memoryview)):

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from transduce import checkpoints, hub, pipeline, words
+from transduce.checkpoints import Checkpoint
 from transduce.errors import DeviceError, TransduceError, UnsupportedModelError, import_extra
 from transduce.pipeline import WHOLE, Cut, Limits, Part, Recording
 from transduce.sources import AudioSource
@@ -21,7 +22,7 @@ from transduce.transcript import Transcript
 from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment, Weights
 from transduce.words import Unfinished
 
-__all__ = ["Choice", "Model", "load_model"]
+__all__ = ["Choice", "Model", "load_model", "read_checkpoint"]
 
 DEFAULT_LIMITS = Limits()
 
@@ -106,12 +107,25 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
 
 
 def _of_checkpoint(path: Path, choice: Choice, name: str | None) -> "Model":
-    """A `.nemo` or `.ckpt`: torch reads it, whichever engine runs it; `name` is the catalogue's."""
+    """A `.nemo` or `.ckpt`: torch reads it, whichever engine runs it."""
+    checkpoint = _checkpoint(path, choice.head, name)
+    return Model(_engine(checkpoint.spec, checkpoint.weights, choice), checkpoint.tokenizer)
+
+
+def read_checkpoint(name_or_path: str | Path, *, head: str = "auto", offline: bool = False) -> Checkpoint:
+    """A checkpoint by path or name, read but not run; its spec has the head asked for. Needs torch."""
+    found = hub.find_model(str(name_or_path), hub.catalogue())
+    path = hub.resolve(str(name_or_path), engines=("torch",), offline=offline)
+    return _checkpoint(path, head, None if isinstance(found, Path) else found.name)
+
+
+def _checkpoint(path: Path, head: str, name: str | None) -> Checkpoint:
+    """Read a file; `name` is the catalogue's."""
     import_extra("torch", "torch")
     checkpoint = checkpoints.load(path)
     spec = checkpoint.spec
-    spec = replace(spec, name=name or spec.name, head=_choose_head(spec, choice.head))
-    return Model(_engine(spec, checkpoint.weights, choice), checkpoint.tokenizer)
+    spec = replace(spec, name=name or spec.name, head=_choose_head(spec, head))
+    return replace(checkpoint, spec=spec)
 
 
 def _engine(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:

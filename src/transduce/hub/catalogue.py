@@ -86,6 +86,8 @@ class Entry:
     licence: str = ""
     """Empty: as its repository says."""
     sample: Sample | None = None
+    prefers: tuple[str, ...] = ()
+    """Engines whose artefacts go first where several could be read; empty: the caller's order."""
 
     def key(self, artefact: Artefact) -> str:
         """The artefact's folder below the cache, LABEL/NAME."""

@@ -87,7 +87,7 @@ def candidates(entry: Entry, engines: Collection[str], precision: str = "fp32") 
 
     Where fp32, the exact one, is wanted and there, int8 is no substitute.
     """
-    order = tuple(engines)
+    order = tuple(sorted(engines, key=entry.prefers.index)) if entry.prefers else tuple(engines)
     wanted = "int8" if precision == "int8" else "fp32"
 
     def rank(artefact: Artefact) -> tuple[bool, int]:

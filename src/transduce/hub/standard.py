@@ -13,7 +13,11 @@ DEFAULT_MODEL = "parakeet-tdt-0.6b-v3"
 
 DEMO = Entry(
     name="demo",
-    artefacts=(Artefact("nemo", (), Bundled("demo/hybrid.nemo"), num_bytes=6_871_040, main=("*.nemo",)),),
+    artefacts=(
+        Artefact("nemo", ("torch",), Bundled("demo/hybrid.nemo"), num_bytes=6_871_040, main=("*.nemo",)),
+        Artefact("onnx", ("onnx",), Bundled("demo/onnx"), num_bytes=6_000_000),
+    ),
+    prefers=("torch", "onnx"),  # the checkpoint has both heads, the graph one
     kind="tdt+ctc",
     languages="en (digits)",
     licence="CC-BY-SA-4.0",
