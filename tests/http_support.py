@@ -96,7 +96,8 @@ class Site:
     """A server that runs."""
 
     port: int
-    app: FastAPI
+    app: FastAPI | None = None
+    """Where it runs in this process."""
 
     @property
     def url(self) -> str:
@@ -104,6 +105,7 @@ class Site:
 
     @property
     def service(self) -> Service:
+        assert self.app is not None
         service: Service = self.app.state.service
         return service
 
@@ -138,13 +140,15 @@ class Site:
         filename: str | None = "audio.wav",
         media_type: str | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
         **fields: str,
     ) -> Answer:
         """Post a recording; `model` is set unless given, `more` fields may repeat."""
         named = {"model": "whisper-1"} | fields
         pairs = [*((name, value) for name, value in named.items() if value), *more]
         body, content_type = multipart(pairs, content, filename, media_type)
-        return self.ask("POST", TRANSCRIPTIONS, body, {"Content-Type": content_type} | dict(headers or {}))
+        sent = {"Content-Type": content_type} | dict(headers or {})
+        return self.ask("POST", TRANSCRIPTIONS, body, sent, timeout)
 
     def begin(
         self, content: bytes, *more: tuple[str, str], timeout: float = TIMEOUT_SECONDS

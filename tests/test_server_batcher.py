@@ -311,6 +311,27 @@ def test_reports_add_up() -> None:
     assert 0 < report.busy_seconds < TIMEOUT
 
 
+def test_it_rests_after_work_and_amid_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transduce.server.batcher.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("transduce.server.batcher.BUSY_SECONDS", 0.3)
+    rests: list[int] = []
+    backend = GatedBackend()
+    batcher = Batcher(backend, rules=RULES, on_rest=lambda: rests.append(len(backend.batches)))
+    with batcher.open() as job:
+        time.sleep(0.2)
+        assert rests == []  # nothing was done
+        futures = [job.submit(span(0, 50.0)) for _ in range(4)]
+        for _ in futures:
+            backend.let(1)
+            time.sleep(0.2)
+        assert labels(futures) == [[0]] * 4
+        until(lambda: rests[-1:] == [4])
+    backend.let()
+    batcher.close()
+    assert rests[0] < 4  # amid the work
+    assert len(rests) <= 3  # and once behind it
+
+
 # The end
 
 

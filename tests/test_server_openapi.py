@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -43,10 +44,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_wav(tmp_path_factory.mktemp("clicks") / "a.wav", clicks(1, {0.5: 1})).read_bytes()
 
 
+def document(site: Site) -> dict[str, Any]:
+    assert site.app is not None
+    return site.app.openapi()
+
+
 def statuses_of(site: Site, recording: bytes, operation: tuple[str, str], mode: GenerationMode) -> set[int]:
     """Send requests of one operation, some with a real recording; their statuses."""
     method, path = operation
-    schema = schemathesis.openapi.from_dict(site.app.openapi())[path][method]
+    schema = schemathesis.openapi.from_dict(document(site))[path][method]
     statuses = set()
 
     @EXAMPLES
@@ -79,18 +85,16 @@ def test_what_breaks_the_document_is_the_senders_error(site: Site, recording: by
 
 
 def test_the_document_is_complete(site: Site) -> None:
-    document = site.app.openapi()
-    assert sorted(document["paths"]) == sorted(path for _, path in STATUSES)
-    form = document["paths"][TRANSCRIPTIONS]["post"]["requestBody"]["content"]["multipart/form-data"][
-        "schema"
-    ]
+    found = document(site)
+    assert sorted(found["paths"]) == sorted(path for _, path in STATUSES)
+    form = found["paths"][TRANSCRIPTIONS]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert set(form["properties"]) >= {
         *("file", "model", "language", "prompt", "response_format", "temperature", "stream"),
         *("timestamp_granularities[]", "include[]", "chunking_strategy"),
     }
     assert all(field["description"] for field in form["properties"].values())
-    references = re.findall(r"'#/components/schemas/(\w+)'", repr(document))
-    assert set(references) <= set(document["components"]["schemas"])
+    references = re.findall(r"'#/components/schemas/(\w+)'", repr(found))
+    assert set(references) <= set(found["components"]["schemas"])
 
 
 def test_the_viewer_is_there(site: Site) -> None:

@@ -21,15 +21,6 @@ from support import ROOT, data
 from transduce import cli_serve
 from transduce.errors import MissingExtraError
 
-LAUNCH = """
-import typer
-from transduce.cli_serve import register
-app = typer.Typer(pretty_exceptions_enable=False)
-app.callback()(lambda: None)
-register(app)
-app()
-"""
-
 REF = data("audio/u03.wav").read_bytes()
 
 
@@ -39,7 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", LAUNCH, "serve", *arguments]
+    return [sys.executable, "-m", "transduce", "serve", *arguments]
 
 
 @dataclass
@@ -234,9 +225,13 @@ def test_a_model_that_is_not_there_is_3() -> None:
     assert "no-such-model" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["-m", "demo", "--api-key-file", "/no/such/file"]])
+@pytest.mark.parametrize(
+    "arguments", [["--api-key-file", "/no/such/file"], ["--max-segment", "0.01"], ["--port", "99999"]]
+)
 def test_usage_is_2(arguments: list[str]) -> None:
-    assert run(*arguments).returncode == 2
+    ended = run("-m", "demo", *arguments)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_key_file_without_keys_would_open_the_server(tmp_path: Path) -> None:

@@ -10,16 +10,21 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from transduce import hub
+from transduce.cli_options import Backend, Decoder, Device, Head, ModelName, Offline, Precision, Threads
 from transduce.errors import DeviceError, TransduceError, import_extra
+from transduce.hub import DEFAULT_MODEL
+from transduce.hub.progress import silent
 from transduce.pipeline import Limits, Vad
-from transduce.server import logs
+from transduce.server import logs, memory
 from transduce.server.settings import Settings
-from transduce.transcriber import Model, load_model
+from transduce.transcriber import Choice, Model, load_model
 
 __all__ = ["register", "serve"]
 
@@ -34,12 +39,7 @@ logger = logging.getLogger("transduce")
 
 
 def serve(
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", "-m", envvar="TRANSDUCE_MODEL", help="A model file, or `demo`, the bundled one."
-        ),
-    ] = "",
+    model: ModelName = DEFAULT_MODEL,
     host: Annotated[str, typer.Option(envvar="TRANSDUCE_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(envvar="TRANSDUCE_PORT", min=0, max=65535, help="0: any free one.")
@@ -58,7 +58,9 @@ def serve(
     ] = None,
     aliases: Annotated[
         list[str] | None,
-        typer.Option("--alias", envvar="TRANSDUCE_ALIAS", help="Another name for the model.  [whisper-1]"),
+        typer.Option(
+            "--alias", envvar="TRANSDUCE_ALIAS", help="Another name for the model.  [default: whisper-1]"
+        ),
     ] = None,
     max_requests: Annotated[
         int,
@@ -71,17 +73,28 @@ def serve(
         float, typer.Option(envvar="TRANSDUCE_MAX_HOURS", min=0.001, help="Longest recording, hours.")
     ] = DEFAULTS.max_audio_seconds / 3600,
     vad: Annotated[
-        Vad, typer.Option(envvar="TRANSDUCE_VAD", help="Cut at pauses: auto (long audio only), on or off.")
-    ] = DEFAULTS.limits.vad,
+        Vad,
+        typer.Option(
+            envvar="TRANSDUCE_VAD",
+            help="Find pauses by voice activity: in long recordings (auto), in all (on), or not (off).",
+        ),
+    ] = "auto",
     max_segment: Annotated[
         float | None,
-        typer.Option(envvar="TRANSDUCE_MAX_SEGMENT", min=0, help="Longest stretch for one pass, seconds."),
+        typer.Option(
+            envvar="TRANSDUCE_MAX_SEGMENT",
+            help="Longest stretch for one pass, in seconds.  [default: the model's]",
+        ),
     ] = None,
     batch_seconds: Annotated[
-        float, typer.Option(envvar="TRANSDUCE_BATCH_SECONDS", min=1, help="Audio of one batch, seconds.")
+        float,
+        typer.Option(
+            envvar="TRANSDUCE_BATCH_SECONDS", min=1, help="Audio recognised at once, of all requests."
+        ),
     ] = DEFAULTS.limits.batch_seconds,
     queue_seconds: Annotated[
-        float, typer.Option(envvar="TRANSDUCE_QUEUE_SECONDS", min=1, help="Audio that waits in memory.")
+        float,
+        typer.Option(envvar="TRANSDUCE_QUEUE_SECONDS", min=1, help="Audio that may wait in memory, seconds."),
     ] = DEFAULTS.queue_seconds,
     drain_seconds: Annotated[
         float,
@@ -90,18 +103,13 @@ def serve(
     log_format: Annotated[
         Literal["text", "json"], typer.Option(envvar="TRANSDUCE_LOG_FORMAT", help="Of the log.")
     ] = "text",
-    head: Annotated[
-        str,
-        typer.Option(envvar="TRANSDUCE_HEAD", help="For checkpoints with two heads: auto, rnnt, tdt or ctc."),
-    ] = "auto",
-    backend: Annotated[str, typer.Option(envvar="TRANSDUCE_BACKEND", help="auto, torch or onnx.")] = "auto",
-    device: Annotated[
-        str, typer.Option(envvar="TRANSDUCE_DEVICE", help="auto, cpu, cuda or cuda:N.")
-    ] = "auto",
-    precision: Annotated[
-        str,
-        typer.Option(envvar="TRANSDUCE_PRECISION", help="Of the encoder: fp32 (exact), bf16, fp16, auto."),
-    ] = "fp32",
+    head: Head = "auto",
+    backend: Backend = "auto",
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    decoder: Decoder = "auto",
+    threads: Threads = None,
+    offline: Offline = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", envvar="TRANSDUCE_VERBOSE", help="Log health checks too.")
     ] = False,
@@ -112,8 +120,7 @@ def serve(
     transduce serve -m demo
     curl -F file=@examples/digits.wav -F model=demo http://127.0.0.1:8000/v1/audio/transcriptions
     """
-    if not model:
-        raise typer.BadParameter("no model was named; give one with -m (-m demo is the bundled one)")
+    memory.prepare()
     logs.set_up(log_format, logging.DEBUG if verbose else logging.INFO)
     settings = Settings(
         aliases=tuple(aliases or DEFAULTS.aliases),
@@ -129,7 +136,8 @@ def serve(
         for library in LIBRARIES:
             import_extra(library, "server")
         bound = _bind(host, port, is_open=not settings.api_keys)
-        loaded = load_model(model, backend=backend, device=device, precision=precision, head=head)
+        choice = Choice(backend, device, precision, head, decoder, threads)
+        loaded = load_model(model, choice, offline=offline, settings=_download_settings())
         _check_limits(loaded, settings.limits)
     _serve(loaded, settings, bound)
 
@@ -179,11 +187,16 @@ def _bind(host: str, port: int, *, is_open: bool) -> socket.socket:
 def _check_limits(model: Model, limits: Limits) -> None:
     """Refuse what would fail in every request."""
     try:
-        model.transcribe_batch([], limits=limits)
+        model.check(limits)
     except TransduceError:
         raise
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(f"--max-segment: {error}") from error
+
+
+def _download_settings() -> hub.Settings:
+    """The log is for lines, so that there is no bar in it."""
+    return replace(hub.Settings.from_environment(), announce=logger.info, progress=silent)
 
 
 def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:
@@ -193,4 +206,5 @@ def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:
     with model:
         fields = {"model": model.spec.name, **model.backend.describe()}
         logger.info("model loaded", extra={"fields": fields})
+        memory.settle()
         serving.serve(create_app(model, settings), bound, settings.drain_seconds)

@@ -27,6 +27,11 @@ __all__ = ["BatchReport", "Batcher", "CancelledJobError", "ClosedError", "Job", 
 logger = logging.getLogger("transduce")
 
 QUEUE_SECONDS = 4 * batching.BATCH_SECONDS
+
+IDLE_SECONDS = 1.0
+BUSY_SECONDS = 30.0
+"""`on_rest` is called after so much time without work, or with nothing but work."""
+
 DEFAULT_RULES = ScheduleRules()
 
 
@@ -114,7 +119,10 @@ _Outcome: TypeAlias = Hypothesis | Exception
 
 
 class Batcher:
-    """Owns a backend in one thread; `observe` is called there after each batch."""
+    """Owns a backend in one thread.
+
+    That thread also calls `observe` after each batch, and `on_rest` now and then after work.
+    """
 
     def __init__(
         self,
@@ -123,6 +131,7 @@ class Batcher:
         rules: ScheduleRules = DEFAULT_RULES,
         queue_seconds: float = QUEUE_SECONDS,
         observe: Callable[[BatchReport], None] | None = None,
+        on_rest: Callable[[], None] | None = None,
     ) -> None:
         """`queue_seconds` of audio wait in memory, shared by the jobs; each may have one span beyond it."""
         self.is_broken = False
@@ -132,6 +141,7 @@ class Batcher:
         self._rate = backend.spec.features.sample_rate
         self._queue_samples = int(queue_seconds * self._rate)
         self._observe = observe
+        self._on_rest = on_rest
         self._changed = threading.Condition()
         self._schedule: Schedule[Job, _Span] = Schedule(rules)
         self._waiting_samples: dict[Job, int] = {}
@@ -211,15 +221,24 @@ class Batcher:
     # In the thread
 
     def _run(self) -> None:
-        while self._run_batch():
-            pass
+        working_since: float | None = None
+        while True:
+            started = time.monotonic()
+            num_spans = self._run_batch(None if working_since is None else IDLE_SECONDS)
+            if num_spans is None:
+                return
+            working_since = started if working_since is None else working_since
+            if num_spans == 0 or time.monotonic() - working_since > BUSY_SECONDS:
+                working_since = None
+                if self._on_rest is not None:
+                    self._on_rest()
 
-    def _run_batch(self) -> bool:
-        """Wait for a batch and recognise it; False once there will be none."""
+    def _run_batch(self, timeout_seconds: float | None) -> int | None:
+        """Wait for a batch and recognise it: its spans; 0 where none came in time, None when stopped."""
         # The batch is a local of this call, so that no audio is held while the next one is awaited.
-        batch = self._next()
+        batch = self._next(timeout_seconds)
         if not batch:
-            return False
+            return None if self._is_stopped else 0
         started = time.monotonic()
         outcomes = self._outcomes([entry.content.waveform for entry in batch])
         busy_seconds = time.monotonic() - started
@@ -229,12 +248,12 @@ class Batcher:
             _resolve(entry.content.future, outcome)
         if self._observe is not None:
             self._observe(_report(batch, outcomes, started, busy_seconds))
-        return True
+        return len(batch)
 
-    def _next(self) -> list[_Entry]:
-        """The next batch, its futures marked as running; empty once the batcher is stopped."""
+    def _next(self, timeout_seconds: float | None) -> list[_Entry]:
+        """The next batch, its futures marked as running; empty after the timeout, and when stopped."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped or len(self._schedule) > 0)
+            self._changed.wait_for(lambda: self._is_stopped or len(self._schedule) > 0, timeout_seconds)
             batch = [] if self._is_stopped else self._schedule.take()
             for entry in batch:
                 self._waiting_samples[entry.owner] -= len(entry.content.waveform)

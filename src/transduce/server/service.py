@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from transduce.server import memory
 from transduce.server.batcher import Batcher
 from transduce.server.forms import Served
 from transduce.server.metrics import Metrics
@@ -44,6 +45,7 @@ class Service:
             rules=ScheduleRules(batch_seconds=settings.limits.batch_seconds),
             queue_seconds=settings.queue_seconds,
             observe=metrics.batch,
+            on_rest=memory.give_back,
         )
         metrics.watch(self.batcher)
         self.recognizer = Recognizer(model, self.batcher, settings.limits, settings.max_audio_seconds)

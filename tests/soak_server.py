@@ -1,0 +1,47 @@
+"""A demo server for soaks, as a process: `python soak_server.py`, which prints its port.
+
+The application is the one that `transduce serve` runs; `/objects` is added, which counts what the process
+holds after a collection.
+"""
+
+import gc
+import sys
+from collections import Counter
+
+from fastapi import FastAPI
+
+from transduce.server import memory
+from transduce.server.app import create_app
+from transduce.server.serving import bind, serve
+from transduce.server.settings import Settings
+from transduce.transcriber import load_model
+
+__all__ = ["application", "main"]
+
+
+def application(app: FastAPI) -> FastAPI:
+    """The application with `/objects`."""
+
+    @app.get("/objects")
+    def objects() -> dict[str, object]:
+        gc.collect()
+        held = gc.get_objects()
+        kinds = Counter(type(item).__qualname__ for item in held)
+        return {"total": len(held), "blocks": sys.getallocatedblocks(), "kinds": dict(kinds.most_common(40))}
+
+    return app
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    bound = bind("127.0.0.1", 0)
+    sys.stdout.write(f"{bound.getsockname()[1]}\n")
+    sys.stdout.flush()
+    memory.prepare()
+    with load_model("demo") as model:
+        memory.settle()
+        serve(application(create_app(model, Settings(max_audio_seconds=6 * 3600.0))), bound, 10.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Soaks of the server: hours of requests, then memory and objects are what they were near the start.
+
+A process with the demo model transcribes `long_5min.flac`, repeated to minutes or hours, for several
+clients at once. "Right" means: the words and times that the same file has without a server, and word
+errors against its reference that repeating it does not raise. CI runs a few short requests (`PLAN`);
+`scripts/prove server tests/test_server_prove.py` the full counts.
+"""
+
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import soundfile
+from http_support import Site, until
+from support import PROVE, ROOT, data
+from wer import word_errors
+
+from transduce import Transcript
+from transduce.transcriber import load_model
+
+Record = Callable[[str, object], None]
+
+RATE = 16000
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much a soak does."""
+
+    num_requests: int
+    num_clients: int
+    minutes: tuple[float, ...]
+    """Lengths of the recordings, taken in turn."""
+    num_warm: int
+    """Requests after which memory is measured for the first time."""
+    growth_bytes: float
+    """Allowed from there to the end, if 1 % a hundred requests is less."""
+
+
+PLAN = (
+    Plan(133, 4, (10.4, 20.0, 12.5, 17.5, 15.0, 11.0), 30, 8 * MEGABYTE * 103 / 100)
+    if PROVE
+    else Plan(12, 4, (1.0, 2.0, 1.5), 6, 24 * MEGABYTE)
+)
+
+
+@cache
+def long_samples() -> npt.NDArray[np.float32]:
+    samples, rate = soundfile.read(data("audio/long_5min.flac"), dtype="float32")
+    assert rate == RATE
+    return samples  # type: ignore[no-any-return]
+
+
+@cache
+def recording(minutes: float) -> bytes:
+    """The five-minute recording, repeated to a length, as flac."""
+    num_samples = int(minutes * 60 * RATE)
+    target = io.BytesIO()
+    soundfile.write(target, np.resize(long_samples(), num_samples), RATE, format="FLAC")
+    return target.getvalue()
+
+
+@cache
+def expected(minutes: float) -> Transcript:
+    """Without a server."""
+    with load_model("demo") as model:
+        return model.transcribe(recording(minutes))
+
+
+def reference(minutes: float) -> str:
+    """The words that were spoken within a length."""
+    spoken = json.loads(data("audio/long_5min.json").read_text(encoding="utf-8"))
+    period = len(long_samples()) / RATE
+    seconds = minutes * 60
+    passes = range(int(seconds / period) + 1)
+    return " ".join(word["word"] for n in passes for word in spoken if n * period + word["end"] <= seconds)
+
+
+def is_right(answer: dict[str, Any], minutes: float) -> bool:
+    """The same words at the same times as without a server."""
+    found = [(word["word"], word["start"], word["end"]) for word in answer["words"]]
+    wanted = expected(minutes).to_dict()["segments"]
+    return found == [(w["word"], w["start"], w["end"]) for segment in wanted for w in segment["words"]]
+
+
+class Server:
+    """The process of `soak_server`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self.process = process
+        self.site = Site(int(process.stdout.readline()))
+
+    def memory_bytes(self, name: str = "VmRSS") -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
+        return int(kilobytes) * 1024
+
+    def objects(self) -> dict[str, Any]:
+        objects: dict[str, Any] = self.site.get("/objects").json
+        return objects
+
+    def is_ready(self) -> bool:
+        try:
+            return self.site.get("/ready").status == 200
+        except ConnectionRefusedError:
+            return False
+
+    def until_idle(self) -> None:
+        """Until no request is under way and the server had time to rest."""
+        until(lambda: self.site.metric("transduce_requests") == 0, seconds=120)
+        time.sleep(2.5)
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, str(ROOT / "tests" / "soak_server.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            started = Server(process)
+            until(started.is_ready, seconds=60)
+            yield started
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@dataclass
+class Soak:
+    """What a soak saw."""
+
+    server: Server
+    health_seconds: list[float] = field(default_factory=list)
+    short_seconds: list[float] = field(default_factory=list)
+    num_disturbed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def request(self, number: int) -> None:
+        minutes = PLAN.minutes[number % len(PLAN.minutes)]
+        answer = self.server.site.transcribe(
+            recording(minutes),
+            ("timestamp_granularities[]", "word"),
+            response_format="verbose_json",
+            timeout=3600.0,
+        )
+        if answer.status != 200 or not is_right(answer.json, minutes):
+            self.errors.append(f"request {number}: {answer.status}, {answer.text[:200]}")
+
+    def run(self, numbers: range) -> None:
+        with ThreadPoolExecutor(PLAN.num_clients) as clients:
+            list(clients.map(self.request, numbers))
+        self.server.until_idle()
+
+    @contextmanager
+    def beside(self, *works: Callable[[], None]) -> Iterator[None]:
+        """Repeat works in threads of their own until the block ends."""
+        stop = threading.Event()
+
+        def repeat(work: Callable[[], None]) -> None:
+            while not stop.is_set():
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - the soak ends with it
+                    self.errors.append(repr(error))
+                    return
+
+        threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    # What goes on beside the requests
+
+    def poll_health(self) -> None:
+        started = time.monotonic()
+        assert self.server.site.get("/health").status == 200
+        self.health_seconds.append(time.monotonic() - started)
+        time.sleep(0.1)
+
+    def send_a_second(self) -> None:
+        content = data("audio/u03.wav").read_bytes()
+        started = time.monotonic()
+        answer = self.server.site.transcribe(content, response_format="text")
+        assert answer.text == "one\n"
+        self.short_seconds.append(time.monotonic() - started)
+        time.sleep(0.3)
+
+    def go_away(self) -> None:
+        fields = [("stream", "true")] if self.num_disturbed % 2 else []
+        client = self.server.site.begin(recording(PLAN.minutes[0]), *fields)
+        time.sleep(random.Random(self.num_disturbed).uniform(0.0, 2.0))
+        client.close()
+        self.num_disturbed += 1
+
+    def send_garbage(self) -> None:
+        rng = np.random.default_rng(self.num_disturbed)
+        noise = rng.bytes(int(rng.integers(1, 200_000)))
+        heads = (b"", b"RIFF\xff\xff\xff\xffWAVEfmt ", b"ID3\x04", b"fLaC", b"OggS", b"\x1aE\xdf\xa3")
+        answer = self.server.site.transcribe(heads[self.num_disturbed % len(heads)] + noise)
+        assert answer.status in (200, 400), answer.text
+        self.num_disturbed += 1
+        time.sleep(0.2)
+
+
+def percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+
+
+def soak(running: Server, record: Record, *disturbances: Callable[[Soak], Callable[[], None]]) -> Soak:
+    """Warm requests, a look at memory, the other requests, another look."""
+    seen = Soak(running)
+    started = time.monotonic()
+    with seen.beside(seen.poll_health, *(disturbance(seen) for disturbance in disturbances)):
+        seen.run(range(PLAN.num_warm))
+    running.until_idle()
+    before, objects_before = running.memory_bytes(), running.objects()
+    with seen.beside(seen.poll_health, *(disturbance(seen) for disturbance in disturbances)):
+        seen.run(range(PLAN.num_warm, PLAN.num_requests))
+    running.until_idle()
+    after, objects_after = running.memory_bytes(), running.objects()
+    seconds = time.monotonic() - started
+    hours = sum(PLAN.minutes[n % len(PLAN.minutes)] for n in range(PLAN.num_requests)) / 60
+    record("requests", PLAN.num_requests)
+    record("audio", f"{hours:.1f} h in {seconds:.0f} s, {hours * 3600 / seconds:.0f} times real time")
+    record("memory after the warm requests", f"{before / MEGABYTE:.1f} MiB")
+    record("memory at the end", f"{after / MEGABYTE:.1f} MiB")
+    record("peak memory", f"{running.memory_bytes('VmHWM') / MEGABYTE:.1f} MiB")
+    record("objects", f"{objects_before['total']} -> {objects_after['total']}")
+    record(
+        "/health",
+        f"p99 {percentile(seen.health_seconds, 0.99) * 1000:.0f} ms, "
+        f"max {max(seen.health_seconds) * 1000:.0f} ms of {len(seen.health_seconds)}",
+    )
+    assert seen.errors == []
+    share = (PLAN.num_requests - PLAN.num_warm) / 100
+    assert after - before <= max(0.01 * before * share, PLAN.growth_bytes)
+    assert objects_after["total"] - objects_before["total"] <= 200, differences(objects_before, objects_after)
+    assert percentile(seen.health_seconds, 0.99) < 0.1
+    return seen
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+    kinds = before["kinds"].keys() | after["kinds"].keys()
+    return {k: after["kinds"].get(k, 0) - before["kinds"].get(k, 0) for k in kinds}
+
+
+@pytest.mark.shared
+def test_memory_and_objects_stay_what_they_were(record_property: Record) -> None:
+    for minutes in set(PLAN.minutes):
+        text = expected(minutes).text
+        assert word_errors(reference(minutes), text) / len(reference(minutes).split()) < 0.05
+    with server() as running:
+        soak(running, record_property)
+
+
+@pytest.mark.shared
+@pytest.mark.prove
+def test_clients_that_leave_send_garbage_or_are_short_change_nothing(record_property: Record) -> None:
+    with server() as running:
+        seen = soak(
+            running,
+            record_property,
+            lambda seen: seen.send_a_second,
+            lambda seen: seen.go_away,
+            lambda seen: seen.send_garbage,
+        )
+        median = percentile(seen.short_seconds, 0.5)
+        record_property(
+            "short requests",
+            f"{len(seen.short_seconds)}, median {median:.2f} s, "
+            f"p99 {percentile(seen.short_seconds, 0.99):.2f} s",
+        )
+        record_property("clients that left or sent garbage", seen.num_disturbed)
+        assert median < 2.0
+        assert seen.num_disturbed > PLAN.num_requests
