@@ -6,6 +6,7 @@ seconds but those of its limit.
 """
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 
 import numpy as np
 
@@ -33,6 +34,8 @@ class OnnxBackend:
         self._session: Session | None = session
         self._notes = {**session.notes, **notes}
         self._lanes = lanes
+        self._turn = Lock()
+        self._buffer = np.empty(0, np.float32)
 
     @classmethod
     def of_weights(
@@ -92,16 +95,28 @@ class OnnxBackend:
         return [hypothesis for group in groups for hypothesis in self._run(session, group)]
 
     def _run(self, session: Session, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
+        """One batch at a time: it has all the session's threads, and two would only need twice the memory,
+        more of it whenever their largest moments meet."""
         lengths = np.array([len(waveform) for waveform in waveforms], np.int64)
-        padded = np.zeros((len(waveforms), self._padded_size(int(lengths.max()))), np.float32)
-        for row, waveform in zip(padded, waveforms, strict=True):
-            row[: len(waveform)] = waveform
-        *columns, counts = session.run(OUTPUTS, {"waveforms": padded, "lengths": lengths})
+        shape = (len(waveforms), self._padded_size(int(lengths.max())))
+        with self._turn:
+            padded = self._input(shape)
+            for row, waveform in zip(padded, waveforms, strict=True):
+                row[: len(waveform)] = waveform
+                row[len(waveform) :] = 0
+            *columns, counts = session.run(OUTPUTS, {"waveforms": padded, "lengths": lengths})
         return [
             # Copies: a view would keep the arrays of the whole batch alive.
             Hypothesis(*(column[row, :count].copy() for column in columns))
             for row, count in enumerate(counts.tolist())
         ]
+
+    def _input(self, shape: tuple[int, int]) -> FloatArray:
+        """The one input array, which is kept: fresh ones of every size would scatter over malloc's arenas."""
+        size = shape[0] * shape[1]
+        if self._buffer.size < size:
+            self._buffer = np.empty(size, np.float32)
+        return self._buffer[:size].reshape(shape)
 
     def _try_lanes(self) -> None:
         """Run two rows of silence; files that were exported for one get one at a time from here on."""

@@ -1,15 +1,13 @@
 """An onnxruntime session: providers, threads, and its errors in our words.
 
 In: a model file, a serialized model or a Graph. Out: a Session whose `run` any number of threads may
-call; as many run at once as the cores can take, the others wait, since more would only need more
-memory. It knows tensors by name, and nothing of audio or decoding.
+call. It knows tensors by name, and nothing of audio or decoding.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Semaphore
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +16,7 @@ import numpy.typing as npt
 
 from transduce.errors import CheckpointError, DeviceError, ResourceError, import_extra
 from transduce.onnx.builder import Graph
-from transduce.onnx.threads import num_cores, num_threads
+from transduce.onnx.threads import num_threads
 
 __all__ = ["Session"]
 
@@ -41,7 +39,6 @@ class Session:
     notes: Mapping[str, str]
     """Engine, device, and why not a better device."""
     native: Any
-    gate: Semaphore
 
     @classmethod
     def open(
@@ -77,8 +74,7 @@ class Session:
                 )
         name = "cuda (never tried by the authors)" if on_cuda else f"cpu, {count} thread{'s' * (count > 1)}"
         notes = {"engine": f"onnxruntime {runtime.__version__}", "device": name}
-        gate = Semaphore(max(1, num_cores() // count))
-        return cls(source, notes | ({"why not cuda": why} if why else {}), native, gate)
+        return cls(source, notes | ({"why not cuda": why} if why else {}), native)
 
     @classmethod
     def of_graph(
@@ -103,7 +99,7 @@ class Session:
 
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
-        with self.gate, _translated(self.source, "failed while running it"):
+        with _translated(self.source, "failed while running it"):
             results: list[npt.NDArray[Any]] = self.native.run(list(outputs), dict(feeds))
         return results
 

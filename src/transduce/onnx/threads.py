@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["num_cores", "num_threads"]
+__all__ = ["num_threads"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -16,13 +16,10 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def num_threads() -> int:
-    """The user's OMP_NUM_THREADS, or else `num_cores`."""
+    """The user's OMP_NUM_THREADS, or the physical cores within affinity and quota; at least 1."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else num_cores()
-
-
-def num_cores() -> int:
-    """The physical cores within affinity and quota; at least 1."""
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
     return max(1, min([_cores(_allowed_cpus()), *_quotas()]))
 
 
