@@ -92,7 +92,7 @@ def run(program: str, *arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
-@pytest.mark.parametrize("engine", ["torch"])
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_51_new_lengths_do_not_make_it_grow(engine: str, record_property: Record) -> None:
     """Clips of random length, then as many again."""
     half, whole = run(NEW_LENGTHS, engine, str(num_cases(50, 300)))
