@@ -99,13 +99,13 @@ class Job:
     def submit(self, waveform: FloatArray) -> "Future[Hypothesis]":
         """Queue a span `[n]`, waiting first while this job's share of the queue is full.
 
-        The future gives the hypothesis or raises what the span met; it is cancelled with its job. Raises
-        CancelledJobError once the job is cancelled.
+        The future gives the hypothesis or raises what the span met. Once the job is cancelled, this and the
+        future of a span that runs raise CancelledJobError; those of spans that wait are cancelled.
         """
         return self._batcher._submit(self, waveform)
 
     def cancel(self) -> None:
-        """Drop all that waits, at once; what runs already ends with its batch, unseen."""
+        """Drop all that waits, and wait for nothing that runs: its batch goes on without a listener."""
         self._batcher._cancel(self)
 
     def check(self) -> None:
@@ -146,7 +146,8 @@ class Batcher:
         self._schedule: Schedule[Job, _Span] = Schedule(rules)
         self._waiting_samples: dict[Job, int] = {}
         """The jobs under way, each with the audio that it has waiting."""
-        self._is_running = False
+        self._running: list[_Entry] = []
+        """The batch that runs."""
         self._is_closing = False
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="transduce-batcher", daemon=True)
@@ -169,7 +170,7 @@ class Batcher:
                 num_jobs=len(self._waiting_samples),
                 num_waiting=len(self._schedule),
                 waiting_seconds=num_samples / self._rate,
-                is_running=self._is_running,
+                is_running=bool(self._running),
             )
 
     @property
@@ -216,6 +217,9 @@ class Batcher:
             self._waiting_samples.pop(job, None)
             for entry in self._schedule.remove(job):
                 entry.content.future.cancel()
+            for entry in self._running:
+                if entry.owner is job:
+                    _resolve(entry.content.future, CancelledJobError())
             self._changed.notify_all()
 
     # In the thread
@@ -243,9 +247,9 @@ class Batcher:
         outcomes = self._outcomes([entry.content.waveform for entry in batch])
         busy_seconds = time.monotonic() - started
         with self._changed:
-            self._is_running = False
-        for entry, outcome in zip(batch, outcomes, strict=True):
-            _resolve(entry.content.future, outcome)
+            self._running = []
+            for entry, outcome in zip(batch, outcomes, strict=True):
+                _resolve(entry.content.future, outcome)
         if self._observe is not None:
             self._observe(_report(batch, outcomes, started, busy_seconds))
         return len(batch)
@@ -258,7 +262,7 @@ class Batcher:
             for entry in batch:
                 self._waiting_samples[entry.owner] -= len(entry.content.waveform)
                 entry.content.future.set_running_or_notify_cancel()
-            self._is_running = bool(batch)
+            self._running = batch
             self._changed.notify_all()
             return batch
 
@@ -288,6 +292,9 @@ class Batcher:
 
 
 def _resolve(future: "Future[Hypothesis]", outcome: _Outcome) -> None:
+    """Give a future its outcome, unless its job was cancelled while it ran."""
+    if future.done():
+        return
     if isinstance(outcome, Hypothesis):
         future.set_result(outcome)
     else:

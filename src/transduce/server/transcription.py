@@ -2,7 +2,7 @@
 
 In: a request whose body was not read yet. Out: a response, plain or a stream of events. The upload lies in
 a temporary file while a thread transcribes it; if the client goes away, what waits is dropped, and file,
-thread and place are free within the batch that runs.
+thread and place are free at once.
 """
 
 import asyncio
