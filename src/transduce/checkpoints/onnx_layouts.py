@@ -89,6 +89,12 @@ class OnnxFiles:
     def folder(self) -> Path:
         return self.encoder.parent
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the names say that this is a model; a lone graph may be anything, a VAD say."""
+        stem = _stem(self.encoder)
+        return bool(self.decoder) or stem == "model" or "ctc" in stem or "model_class" in self.settings
+
 
 # Which files
 
@@ -100,11 +106,12 @@ def find(path: Path, precision: str = "fp32") -> OnnxFiles:
     """
     folder = path if path.is_dir() else path.parent
     by_stem = _by_stem(folder, "int8" if ".int8" in path.name else precision)
-    wanted = None if path.is_dir() else path.name.partition(".int8")[0].removesuffix(".onnx")
     models = list(_models(by_stem, folder))
-    chosen = [model for model in models if wanted in (None, model.encoder.name.partition(".")[0])]
-    if not chosen and wanted:
-        chosen = [m for m in models if path in (m.decoder, m.joint)]
+    if path.is_dir():
+        chosen = [model for model in models if model.is_known]
+    else:
+        wanted = by_stem.get(_stem(path))
+        chosen = [model for model in models if wanted in (model.encoder, model.decoder, model.joint)]
     if not chosen:
         raise UnsupportedModelError(
             f"{path}: no ONNX model of a layout that is read; docs/onnx.md lists them"
@@ -119,10 +126,13 @@ def _by_stem(folder: Path, precision: str) -> dict[str, Path]:
     """Graphs by name without `.onnx` or `.int8.onnx`; of twins the one that fits the precision."""
     found: dict[str, Path] = {}
     for path in sorted(folder.glob("*.onnx")):
-        stem, int8, _ = path.name.removesuffix(".onnx").partition(".int8")
-        if stem not in found or bool(int8) == (precision == "int8"):
-            found[stem] = path
+        if _stem(path) not in found or (".int8" in path.name) == (precision == "int8"):
+            found[_stem(path)] = path
     return found
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".onnx").removesuffix(".int8")
 
 
 _DECODERS = (

@@ -3,7 +3,7 @@
 In: logits `[B, T, C]` and the lengths of the rows. Out: emissions; a label stands for its whole run.
 """
 
-from transduce.onnx.builder import Graph, Value
+from transduce.onnx.builder import INT64, Graph, Value
 from transduce.onnx.emissions import Emissions, Packing
 
 __all__ = ["collapse"]
@@ -20,6 +20,8 @@ def collapse(graph: Graph, blank: int, logits: Value, lengths: Value) -> Emissio
         is_label = graph.op("Not", graph.op("Equal", labels, blank_id))
         changes = graph.op("Not", graph.op("Equal", labels, before))
         packing = Packing(graph, graph.op("And", is_label, changes))
+        number = graph.op("CumSum", graph.cast(is_label, INT64), graph.integer(1))
+        total = graph.reduce("ReduceSum", graph.cast(is_label, INT64), 1, keepdims=True)
         frames = graph.op(
             "Add", graph.op("Mul", labels, graph.integer(0)), graph.arange(graph.scalar_size(labels, 1))
         )
@@ -28,7 +30,8 @@ def collapse(graph: Graph, blank: int, logits: Value, lengths: Value) -> Emissio
         return Emissions(
             ids=packing.front(labels, blank_id),
             frames=packing.front(frames, zero),
-            durations=packing.sums(is_label),
+            # Labelled frames up to the next label's first: only a run's own lie between.
+            durations=packing.gaps(number, graph.op("Add", total, graph.integer(1))),
             log_probs=packing.front(log_probs, graph.number(0.0)),
             counts=packing.counts,
         )

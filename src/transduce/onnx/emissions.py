@@ -36,27 +36,26 @@ class Packing:
 
     def __init__(self, graph: Graph, found: Value) -> None:
         self.graph = graph
-        self.found = found
         number = graph.op("CumSum", graph.cast(found, INT64), graph.integer(1))
-        self.slots = graph.op("Sub", number, graph.integer(1))  # [B, S], of a value that is found
         self.counts = graph.reduce("ReduceSum", graph.cast(found, INT64), 1)  # [B]
         longest = graph.reduce("ReduceMax", self.counts, None)
-        self.spare = longest
-        """The slot behind the longest row: what goes there is cut off."""
+        # One column more, for the end of the longest row, and one for what is not found; both are cut off.
+        slot = graph.op("Sub", number, graph.integer(1))
+        self.slots = graph.op("Where", found, slot, graph.op("Add", longest, graph.integer(1)))
         self.width = graph.op("Reshape", longest, graph.ints(1))
-        self.shape = graph.concat([graph.size(found, 0), graph.op("Add", self.width, graph.ints(1))], 0)
+        self.shape = graph.concat([graph.size(found, 0), graph.op("Add", self.width, graph.ints(2))], 0)
 
     def front(self, values: Value, fill: Value) -> Value:
         """The values that are found `[B, U]`, `fill` behind them."""
-        return self._scatter(self.found, values, fill, "none")
+        return self.graph.slice(self._placed(values, fill), self.graph.ints(0), self.width, 1)
 
-    def sums(self, mask: Value) -> Value:
-        """How many of `mask` `[B, S]` lie at each found place or after it, before the next `[B, U]`."""
-        return self._scatter(mask, self.graph.cast(mask, INT64), self.graph.integer(0), "add")
-
-    def _scatter(self, mask: Value, values: Value, fill: Value, reduction: str) -> Value:
+    def gaps(self, values: Value, last: Value) -> Value:
+        """From each value that is found to the next one `[B, U]`, from a row's last to `last` `[B, 1]`."""
         g = self.graph
-        slots = g.op("Where", mask, self.slots, self.spare)
-        rows = g.op("Expand", fill, self.shape)
-        rows = g.op("ScatterElements", rows, slots, values, axis=1, reduction=reduction)
-        return g.slice(rows, g.ints(0), self.width, 1)
+        placed = self._placed(values, last)
+        following = g.slice(placed, g.ints(1), g.op("Add", self.width, g.ints(1)), 1)
+        return g.op("Sub", following, g.slice(placed, g.ints(0), self.width, 1))
+
+    def _placed(self, values: Value, fill: Value) -> Value:
+        rows = self.graph.op("Expand", fill, self.shape)
+        return self.graph.op("ScatterElements", rows, self.slots, values, axis=1)
