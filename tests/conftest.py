@@ -6,6 +6,7 @@ is skipped.
 """
 
 import hashlib
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,8 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background job ignores interrupts, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_DESELECTED] = Counter()
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import typer
 from fakes import RATE, ClickBackend, click_model, clicks, write_wav
-from support import ROOT, data
+from support import DEMO, ROOT, data
 
 import transduce
 from transduce import cli
@@ -578,8 +578,9 @@ def test_an_unusable_model_ends_it_before_anything_is_tried(
 
 
 def test_a_missing_extra_is_named_with_its_pip_line(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint needs torch; the demo by its name would run by its graph."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    for command in (["transcribe", DIGITS, "-m", "demo"], ["info", "demo"]):
+    for command in (["transcribe", DIGITS, "-m", str(DEMO)], ["info", str(DEMO)]):
         found = run(*command)
         assert (found.code, found.out) == (3, "")
         assert re.fullmatch(
