@@ -124,6 +124,7 @@ def test_processes_downloading_one_model_end_with_one_good_file(
     record_property("processes", num_processes)
 
 
+@pytest.mark.alone
 def test_who_waits_takes_over_from_one_that_dies(fake: FakeHub, tmp_path: Path) -> None:
     first = start(fake, tmp_path)
     folder = tmp_path / "onnx" / "o--m@main"
