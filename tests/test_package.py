@@ -24,7 +24,7 @@ PATHS = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = (
     {"errors", "types"},
-    {"media", "mixing", "sources"},
+    {"media", "memory", "mixing", "sources"},
     {"audio", "background", "batching", "features", "greedy", "hub", "segmentation", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx"},

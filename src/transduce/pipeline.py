@@ -18,6 +18,7 @@ from transduce.background import Background
 from transduce.batching import BATCH_SECONDS, recognize_each
 from transduce.errors import MissingExtraError, ResourceError, TransduceError, UnsupportedModelError
 from transduce.longform import Cutter, Listener, Piece, Stitcher, grid_of
+from transduce.memory import give_back
 from transduce.onnx.vad import SAMPLE_RATE, SpeechDetector, shared_detector
 from transduce.sources import AudioSource, describe_source
 from transduce.types import Backend, FloatArray, Hypothesis, ModelSpec
@@ -28,6 +29,8 @@ Vad: TypeAlias = Literal["auto", "on", "off"]
 
 READ_AHEAD_SECONDS = 60.0
 """Audio that may wait to be cut."""
+GIVE_BACK_SECONDS = 100
+"""After so much audio free memory goes back to the system; it takes about a hundredth of the work."""
 POOL_SIZE = 64
 """Recordings that may end in one pool, and as many that may wait for the next one."""
 
@@ -60,7 +63,7 @@ class Limits:
     """Longest stretch for one pass; None: the model's own limit. Positions in a model file limit it too."""
     batch_seconds: float = BATCH_SECONDS
     """Audio that one batch may hold, padding counted."""
-    pool_batches: int = 4
+    pool_batches: int = 2
     """So many batches' worth of pieces is collected, to be batched by length."""
 
 
@@ -346,9 +349,14 @@ def _recognized(
 ) -> Iterator[Update]:
     works = [item for item in pool if isinstance(item, _Work)]
     outcomes: dict[int, Hypothesis | TransduceError] = {}
+    num_samples = 0
     for index, outcome in recognize_each(backend, [work.piece.samples for work in works], batch_seconds):
         outcomes[index] = outcome
         on_progress(works[index].seconds)
+        num_samples += len(works[index].piece.samples)
+        if num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate:
+            give_back()
+            num_samples = 0
     found = iter([outcomes[index] for index in range(len(works))])
     for item in pool:
         if isinstance(item, _Work):

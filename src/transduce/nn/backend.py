@@ -4,7 +4,7 @@ In: a ModelSpec and its weights. Out: a Backend. Features and everything after t
 only the encoder runs in the precision asked for. It knows no files, no text and no seconds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transduce.errors import AudioError, DeviceError, ResourceError
+from transduce.memory import limit_caches
 from transduce.nn.decoder import Decoder
 from transduce.nn.encoder import Encoder
 from transduce.nn.features import LogMel
@@ -26,6 +27,10 @@ _OVERFLOW = (
     "the encoder's output is not finite in {}: the samples are far beyond full scale, "
     "or this model needs fp32"
 )
+
+CPU_THREAD_SECONDS = 20.0
+"""Audio that a CPU encodes at once, for each of its threads, padding counted. Batches of 160 s on one thread
+took half as long again for a small encoder, no less for one of 109 million parameters, and more memory."""
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -44,6 +49,7 @@ class TorchBackend:
         threads: int | None = None,
     ) -> None:
         """`threads` is torch's, for the whole process. Raises DeviceError for what is not there."""
+        limit_caches()
         if threads is not None:
             torch.set_num_threads(threads)
         self.spec = spec
@@ -88,7 +94,25 @@ class TorchBackend:
     @torch.inference_mode()
     def encode(self, padded: FloatArray, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Encoder frames `[B, T, D]` and their lengths; what lies behind a row's length is not read."""
-        waveforms = torch.from_numpy(padded).to(self.device)
+        parts = [self._encode(padded[rows], lengths[rows]) for rows in self._slices(lengths)]
+        longest = max(encoded.shape[1] for encoded, _ in parts)
+        encoded = [torch.nn.functional.pad(rows, (0, 0, 0, longest - rows.shape[1])) for rows, _ in parts]
+        return torch.cat(encoded), torch.cat([frame_lengths for _, frame_lengths in parts])
+
+    def _slices(self, lengths: Sequence[int]) -> Iterator[slice]:
+        """The rows to encode at once: all of them, or on a CPU as much audio as its caches like."""
+        most_seconds = CPU_THREAD_SECONDS * torch.get_num_threads()
+        most_samples = int(most_seconds * self.spec.features.sample_rate)
+        first = 0
+        if self.device.type == "cpu":
+            for row in range(1, len(lengths)):
+                if max(lengths[first : row + 1]) * (row + 1 - first) > most_samples:
+                    yield slice(first, row)
+                    first = row
+        yield slice(first, len(lengths))
+
+    def _encode(self, padded: FloatArray, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+        waveforms = torch.from_numpy(padded[:, : max(lengths, default=0)]).to(self.device)
         sample_lengths = torch.tensor(lengths, dtype=torch.int64, device=self.device)
         num_frames = [self.spec.features.num_frames(length) for length in lengths]
         frame_lengths = torch.tensor(num_frames, dtype=torch.int64, device=self.device)
