@@ -202,6 +202,7 @@ def test_batches_keep_their_limit() -> None:
     [
         (Limits(vad="maybe"), "vad is one of auto, on, off, not 'maybe'"),  # type: ignore[arg-type]
         (Limits(max_segment_seconds=0.1), "allow at least 0.64 s"),
+        (Limits(max_segment_seconds=0), "allow at least 0.64 s"),
         (Limits(max_segment_seconds=-1), "allow at least 0.64 s"),
         (Limits(batch_seconds=0), "batch_seconds is more than 0"),
     ],

@@ -90,6 +90,7 @@ def test_the_bar_is_on_the_terminal_and_the_text_in_the_pipe(recordings: Path) -
     assert piped == "one\n"
     assert "transcribing" in shown
     assert "0/1" in shown
+    assert re.search(r"0:00:01/0:00:01 +\d+x", shown)  # audio done, audio in all, times real time
     assert "one" not in shown
 
 

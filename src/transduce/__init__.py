@@ -15,9 +15,11 @@ from typing import Any
 __all__ = [
     "AudioError",
     "CheckpointError",
+    "Cut",
     "DeviceError",
     "DownloadError",
     "Hypothesis",
+    "Limits",
     "MissingExtraError",
     "Model",
     "ModelSpec",
@@ -44,6 +46,7 @@ _HOMES = {
     ),
     "transduce.types": ("Hypothesis", "ModelSpec", "Segment", "Token", "Word"),
     "transduce.transcript": ("Transcript",),
+    "transduce.pipeline": ("Cut", "Limits"),
     "transduce.transcriber": ("Model", "load_model"),
 }
 

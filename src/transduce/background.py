@@ -20,6 +20,9 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 2.0
 """How long the end waits for threads. One that is stuck in a read ends by itself once that returns."""
 
+INTERRUPT_SECONDS = 0.5
+"""Windows does not deliver Ctrl-C to a thread that waits without an end."""
+
 
 class Background:
     """Iterators that run in threads of their own, some way ahead of whoever takes their items.
@@ -82,6 +85,9 @@ class _Line(Generic[T]):
         self._is_ended = False
         self._error: BaseException | None = None
 
+    def _may_take(self) -> bool:
+        return bool(self._waiting) or self._is_ended or self._is_closed
+
     def put(self, item: T) -> bool:
         """Append an item once there is room; False if nobody takes any more."""
         with self._changed:
@@ -111,7 +117,8 @@ class _Line(Generic[T]):
         """The items, as they come, until it is closed; then the error of whoever put them, if any."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_ended or self._is_closed)
+                while not self._changed.wait_for(self._may_take, INTERRUPT_SECONDS):
+                    pass
                 if not self._waiting:
                     break
                 item = self._waiting.popleft()

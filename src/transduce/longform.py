@@ -45,7 +45,8 @@ class Listener(Protocol):
 def grid_of(spec: ModelSpec, max_segment_seconds: float | None = None) -> Grid:
     """The sizes of a model's spans; its own limit if none is given, never more than its positions cover."""
     rate = spec.features.sample_rate
-    limit_samples = int((max_segment_seconds or spec.max_segment_seconds) * rate)
+    limit_seconds = spec.max_segment_seconds if max_segment_seconds is None else max_segment_seconds
+    limit_samples = int(limit_seconds * rate)
     if spec.position_limit_frames is not None:
         # An encoder may give one frame more than its input is long.
         limit_samples = min(limit_samples, (spec.position_limit_frames - 1) * spec.frame_samples)
