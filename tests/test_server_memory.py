@@ -113,5 +113,5 @@ def test_limits_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "8")  # so that this process keeps its arenas
     memory.prepare()
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "32"
     memory.give_back()

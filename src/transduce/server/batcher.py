@@ -30,7 +30,7 @@ QUEUE_SECONDS = 4 * batching.BATCH_SECONDS
 
 IDLE_SECONDS = 1.0
 BUSY_SECONDS = 30.0
-"""`on_rest` is called after so much time without work, or with nothing but work."""
+"""`on_rest` is called so long after the last batch or the end of the last request, and amid unbroken work."""
 
 DEFAULT_RULES = ScheduleRules()
 
@@ -148,6 +148,8 @@ class Batcher:
         """The jobs under way, each with the audio that it has waiting."""
         self._running: list[_Entry] = []
         """The batch that runs."""
+        self._rest_due: float | None = None
+        """When to rest, in seconds of the monotonic clock; None: nothing has happened since the last time."""
         self._is_closing = False
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="transduce-batcher", daemon=True)
@@ -220,51 +222,53 @@ class Batcher:
             for entry in self._running:
                 if entry.owner is job:
                     _resolve(entry.content.future, CancelledJobError())
+            self._rest_due = time.monotonic() + IDLE_SECONDS
             self._changed.notify_all()
 
     # In the thread
 
     def _run(self) -> None:
-        working_since: float | None = None
-        while True:
-            started = time.monotonic()
-            num_spans = self._run_batch(None if working_since is None else IDLE_SECONDS)
-            if num_spans is None:
-                return
-            working_since = started if working_since is None else working_since
-            if num_spans == 0 or time.monotonic() - working_since > BUSY_SECONDS:
-                working_since = None
+        rested = time.monotonic()
+        while (batch := self._next()) is not None:
+            self._recognize(batch)
+            is_idle, is_late = not batch, time.monotonic() - rested > BUSY_SECONDS
+            del batch  # no audio is held while the next one is awaited
+            if is_idle or is_late:
+                rested = time.monotonic()
                 if self._on_rest is not None:
                     self._on_rest()
 
-    def _run_batch(self, timeout_seconds: float | None) -> int | None:
-        """Wait for a batch and recognise it: its spans; 0 where none came in time, None when stopped."""
-        # The batch is a local of this call, so that no audio is held while the next one is awaited.
-        batch = self._next(timeout_seconds)
+    def _next(self) -> list[_Entry] | None:
+        """Wait for the next batch, whose futures then run; empty: it is time to rest; None: the end."""
+        with self._changed:
+            while not self._is_stopped and not len(self._schedule):
+                seconds = None if self._rest_due is None else self._rest_due - time.monotonic()
+                if seconds is not None and seconds <= 0:
+                    self._rest_due = None
+                    return []
+                self._changed.wait(seconds)
+            if self._is_stopped:
+                return None
+            self._running = self._schedule.take()
+            for entry in self._running:
+                self._waiting_samples[entry.owner] -= len(entry.content.waveform)
+                entry.content.future.set_running_or_notify_cancel()
+            self._changed.notify_all()
+            return self._running
+
+    def _recognize(self, batch: list[_Entry]) -> None:
         if not batch:
-            return None if self._is_stopped else 0
+            return
         started = time.monotonic()
         outcomes = self._outcomes([entry.content.waveform for entry in batch])
         busy_seconds = time.monotonic() - started
         with self._changed:
             self._running = []
+            self._rest_due = time.monotonic() + IDLE_SECONDS
             for entry, outcome in zip(batch, outcomes, strict=True):
                 _resolve(entry.content.future, outcome)
         if self._observe is not None:
             self._observe(_report(batch, outcomes, started, busy_seconds))
-        return len(batch)
-
-    def _next(self, timeout_seconds: float | None) -> list[_Entry]:
-        """The next batch, its futures marked as running; empty after the timeout, and when stopped."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped or len(self._schedule) > 0, timeout_seconds)
-            batch = [] if self._is_stopped else self._schedule.take()
-            for entry in batch:
-                self._waiting_samples[entry.owner] -= len(entry.content.waveform)
-                entry.content.future.set_running_or_notify_cancel()
-            self._running = batch
-            self._changed.notify_all()
-            return batch
 
     def _outcomes(self, waveforms: Sequence[FloatArray]) -> Sequence[_Outcome]:
         """The hypothesis of each waveform, or its error; this thread outlives every error."""

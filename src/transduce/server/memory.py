@@ -17,8 +17,8 @@ __all__ = ["CACHE_LIMITS", "give_back", "prepare", "settle"]
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 
 CACHE_LIMITS = {
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
-    "LRU_CACHE_CAPACITY": "64",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32",
+    "LRU_CACHE_CAPACITY": "32",
 }
 """Environment variables of oneDNN and of torch's bridge to it; a batch needs some dozen shapes."""
 
@@ -39,7 +39,8 @@ def settle() -> None:
 
 
 def give_back() -> None:
-    """Return free memory to the system, in some 30 ms; where the C library is not glibc, nothing."""
+    """Collect garbage and, where the C library is glibc, return free memory to the system: some 30 ms."""
+    gc.collect()
     trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from transduce.server import answers
-from transduce.server.batcher import ClosedError, Job
+from transduce.server.batcher import CancelledJobError, ClosedError, Job
 from transduce.server.forms import Options, read_options
 from transduce.server.problems import ApiError, of_error
 from transduce.server.recognition import open_upload
@@ -134,6 +134,9 @@ class _Work:
     def _run(self) -> None:
         try:
             self._put(self._last())
+        except CancelledJobError as error:
+            # Nobody may take it from the queue, and its frames hold audio.
+            self._put(error.with_traceback(None))
         except Exception as error:  # noqa: BLE001 - raised again by `next`
             self._put(error)
 
