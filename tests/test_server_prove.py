@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pytest
 import soundfile
 from http_support import Site, until
-from support import PROVE, ROOT, data
+from support import PROVE, ROOT, data, read_wav
 from wer import word_errors
 
 from transduce import Transcript
@@ -296,3 +296,36 @@ def test_clients_that_leave_send_garbage_or_are_short_change_nothing(record_prop
         record_property("clients that left or sent garbage", seen.num_disturbed)
         assert median < 2.0
         assert seen.num_disturbed > PLAN.num_requests
+
+
+def five_hours() -> bytes:
+    """48 kHz stereo, speech at the start of every ten minutes."""
+    ten_minutes = np.zeros((600 * 48000, 2), np.int16)
+    speech = np.repeat(read_wav("u35.wav") * 32767, 3).astype(np.int16)  # 16 kHz, each sample held
+    ten_minutes[: len(speech)] = speech[:, np.newaxis]
+    target = io.BytesIO()
+    with soundfile.SoundFile(target, "w", 48000, 2, format="FLAC") as file:
+        for _ in range(30):
+            file.write(ten_minutes)
+    return target.getvalue()
+
+
+@pytest.mark.prove
+def test_52_hours_long_file(record_property: Record) -> None:
+    """Five hours need no more memory than the batches do, and the words are at the right hour."""
+    content = five_hours()
+    with server() as running:
+        running.until_idle()
+        before = running.memory_bytes()
+        answer = running.site.transcribe(
+            content, ("timestamp_granularities[]", "word"), response_format="verbose_json", timeout=3600.0
+        )
+        peak = running.memory_bytes("VmHWM")
+    record_property("memory", f"{before / MEGABYTE:.1f} MiB idle, {peak / MEGABYTE:.1f} MiB at most")
+    record_property("upload", f"{len(content) / MEGABYTE:.1f} MiB")
+    assert answer.json["duration"] == 18000.0
+    assert peak < 1024 * MEGABYTE  # decoded as float32, the file has 6.4 GiB; at 16 kHz mono 1.1
+    starts = [word["start"] for word in answer.json["words"]]
+    assert len(starts) == 30 * 6
+    assert [int(start // 600) for start in starts] == [n for n in range(30) for _ in range(6)]
+    assert max(start % 600 for start in starts) < 5.0
