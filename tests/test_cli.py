@@ -733,7 +733,8 @@ def examples(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COMMANDS = [
     (line, shown)
-    for block, shown in blocks("cli.md", "sh")
+    for page in ("cli.md", "long-audio.md")
+    for block, shown in blocks(page, "sh")
     for line in block.splitlines()
     if line.startswith("transduce") and not re.search(" (FILE|MODEL)", line)
 ]
@@ -750,12 +751,15 @@ def test_commands_of_the_documentation_run(run: Runner, examples: Path) -> None:
         assert shown is None or found.out.replace(os.sep, "/") == shown
 
 
-def test_python_of_the_documentation_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("page", "least"), [("api.md", 5), ("long-audio.md", 1)])
+def test_python_of_the_documentation_runs(
+    examples: Path, capsys: pytest.CaptureFixture[str], page: str, least: int
+) -> None:
     names: dict[str, Any] = {}
     num_blocks = 0
-    for block, shown in blocks("api.md", "python"):
+    for block, shown in blocks(page, "python"):
         capsys.readouterr()
-        exec(compile(block, "docs/api.md", "exec"), names)
+        exec(compile(block, f"docs/{page}", "exec"), names)
         assert shown is None or capsys.readouterr().out == shown
         num_blocks += 1
-    assert num_blocks > 4
+    assert num_blocks >= least
