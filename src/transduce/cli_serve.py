@@ -177,10 +177,9 @@ def _bind(host: str, port: int, *, is_open: bool) -> socket.socket:
         bound = serving.bind(host, port)
     except OSError as error:
         raise DeviceError(f"{host}:{port} cannot be listened on: {error.strerror or error}") from error
-    address, number = bound.getsockname()[:2]
+    address = bound.getsockname()[0]
     if is_open and not ipaddress.ip_address(address).is_loopback:
         logger.warning("whoever reaches %s can use this server: set --api-key-file", address)
-    logger.info("listening on http://%s:%d", f"[{address}]" if ":" in address else address, number)
     return bound
 
 
@@ -207,4 +206,6 @@ def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:
         fields = {"model": model.spec.name, **model.backend.describe()}
         logger.info("model loaded", extra={"fields": fields})
         memory.settle()
+        address, port = bound.getsockname()[:2]
+        logger.info("listening on http://%s:%d", f"[{address}]" if ":" in address else address, port)
         serving.serve(create_app(model, settings), bound, settings.drain_seconds)
