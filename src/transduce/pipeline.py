@@ -347,31 +347,30 @@ def _pools(items: Iterator[_Item], pool_samples: int) -> Iterator[list[_Item]]:
 def _recognized(
     pool: list[_Item], backend: Backend, batch_seconds: float, on_progress: Callable[[float], None]
 ) -> Iterator[Update]:
-    works = [item for item in pool if isinstance(item, _Work)]
+    works = [item for item in pool if isinstance(item, _Work) and item.recording.error is None]
     outcomes: dict[int, Hypothesis | TransduceError] = {}
     num_samples = 0
     for index, outcome in recognize_each(backend, [work.piece.samples for work in works], batch_seconds):
-        outcomes[index] = outcome
+        outcomes[id(works[index])] = outcome
         on_progress(works[index].seconds)
         num_samples += len(works[index].piece.samples)
         if num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate:
             give_back()
             num_samples = 0
-    found = iter([outcomes[index] for index in range(len(works))])
     for item in pool:
         if isinstance(item, _Work):
-            yield from _final(item.recording, item.piece, next(found))
+            yield from _final(item.recording, item.piece, outcomes.get(id(item)))
         else:
             on_progress(item.seconds)
             yield from (_taken(recording, recording.stitcher.finish()) for recording in item.recordings)
             yield item.recordings
 
 
-def _final(recording: Recording, piece: Piece, outcome: Hypothesis | TransduceError) -> Iterator[Part]:
-    """The labels that a piece's result makes final, if it has one."""
+def _final(recording: Recording, piece: Piece, outcome: Hypothesis | TransduceError | None) -> Iterator[Part]:
+    """The labels that a piece's result makes final; none if it has none, as after an error."""
     if isinstance(outcome, Hypothesis):
         yield _taken(recording, recording.stitcher.add(piece.span, outcome))
-    elif recording.error is None:
+    elif outcome is not None and recording.error is None:
         recording.error = type(outcome)(f"{recording.name}: {outcome}")
         recording.error.__cause__ = outcome
 
