@@ -10,13 +10,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from fakes import clicks, write_wav
 from http_support import TIMEOUT_SECONDS, Answer, events, multipart, until
 from support import ROOT, data
+from typer.testing import CliRunner
 
 from transduce import cli_serve
 from transduce.errors import MissingExtraError
@@ -81,8 +84,6 @@ class Process:
 
 
 def answer_of(connection: socket.socket) -> Answer:
-    from http.client import HTTPResponse
-
     response = HTTPResponse(connection)
     response.begin()
     headers = {name.lower(): value for name, value in response.getheaders()}
@@ -244,13 +245,12 @@ def test_a_key_file_without_keys_would_open_the_server(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import typer
-    from typer.testing import CliRunner
-
     def missing(module: str, extra: str) -> None:
         raise MissingExtraError(f'{module} is needed: pip install "transduce[{extra}]"')
 
     monkeypatch.setattr(cli_serve, "import_extra", missing)
+    monkeypatch.setattr(cli_serve.logs, "set_up", lambda *arguments: None)  # these two are for a process
+    monkeypatch.setattr(cli_serve.memory, "prepare", lambda: None)
     app = typer.Typer()
     app.callback()(lambda: None)
     cli_serve.register(app)
