@@ -52,7 +52,7 @@ def test_the_facts_are_plain_text_and_become_json() -> None:
 def test_every_extra_of_an_engine_is_listed_as_it_is_declared() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for name, distributions in doctor.EXTRAS.items():
-        (declared,) = re.findall(rf"^{name} = \[(.+)\]$", project, re.MULTILINE)
+        (declared,) = re.findall(rf"^{name} = \[(.+?)\]$", project, re.MULTILINE | re.DOTALL)
         assert {re.split("[<>=]", text)[0] for text in re.findall('"(.+?)"', declared)} >= set(distributions)
 
 
