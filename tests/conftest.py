@@ -1,12 +1,13 @@
 """What holds for every test: a complete bundled set, and honest counts of what did not run.
 
-Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `prove` run only
-under `scripts/prove`. Where they cannot run they are deselected, counted and named in the summary; nothing
-is skipped.
+Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `posix` and
+`linux` those systems, tests marked `prove` run only under `scripts/prove`. Where they cannot run they are
+deselected, counted and named in the summary; nothing is skipped.
 """
 
 import hashlib
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,10 @@ _DESELECTED = pytest.StashKey[Counter[str]]()
 def _reasons() -> dict[str, str]:
     """Marker -> why its tests do not run here; empty where all of them do."""
     reasons = {} if SHARED.is_dir() else {"shared": f"{SHARED} is not there"}
+    if sys.platform == "win32":
+        reasons["posix"] = "Windows has no such links, limits, signals or terminals"
+    if sys.platform != "linux":
+        reasons["linux"] = "they look at /proc"
     if CHROMIUM is None or CHROMEDRIVER is None:
         reasons["browser"] = "there is no Chromium with its driver (Debian: chromium, chromium-driver)"
     return reasons if PROVE else reasons | {"prove": "scripts/prove runs them"}

@@ -194,7 +194,7 @@ print(len(model.recognize([np.zeros(16000, np.float32)])))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits and /proc are Linux's")
+@pytest.mark.linux
 def test_memory_that_runs_out_on_a_cpu_is_a_resource_error() -> None:
     """torch's CPU allocator raises a plain RuntimeError; the model goes on with smaller work."""
     command = [sys.executable, "-c", OUT_OF_MEMORY]

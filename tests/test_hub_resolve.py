@@ -407,6 +407,7 @@ def test_a_damaged_list_is_made_anew(world: World, content: bytes) -> None:
     assert world.resolve() == folder
 
 
+@pytest.mark.posix
 def test_a_linked_cache_works(world: World, tmp_path: Path) -> None:
     folder = world.resolve()
     moved = tmp_path / "elsewhere"

@@ -434,6 +434,7 @@ def test_what_the_disk_says_is_translated(tmp_path: Path, number: int, kind: typ
     assert "the system's words" in str(caught.value)
 
 
+@pytest.mark.posix
 def test_a_disk_that_fills_up_meanwhile_is_an_error_of_ours(server: HubServer, tmp_path: Path) -> None:
     """A process whose files may have 100 kB stands for a full disk."""
     file = file_at(server)

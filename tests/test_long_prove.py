@@ -168,6 +168,7 @@ def moved(first: list[tuple[str, float]], other: list[tuple[str, float]]) -> lis
     return [other[j][1] - first[i][1] for i, j in pairs]
 
 
+@pytest.mark.linux
 def test_twenty_minutes_take_the_memory_of_six(tmp_path: Path, record_property: Record) -> None:
     seconds = len(minutes()) / RATE
     short = measure(write(tmp_path / "short.flac", minutes(), 1, "flac"))
@@ -188,6 +189,7 @@ def five_minutes() -> FloatArray:
     return audio.load(data("audio/long_5min.flac"), rate=RATE).samples
 
 
+@pytest.mark.linux
 @pytest.mark.prove
 @pytest.mark.shared
 @pytest.mark.parametrize(
@@ -217,6 +219,7 @@ def test_three_hours(
     assert_alike(long, len(five_minutes) / RATE, record_property)
 
 
+@pytest.mark.linux
 @pytest.mark.prove
 def test_52_five_hours_of_little_speech_under_a_limit(tmp_path: Path, record_property: Record) -> None:
     """An utterance each ten minutes, in a process that may not have more than 3 GB of addresses."""
@@ -231,6 +234,7 @@ def test_52_five_hours_of_little_speech_under_a_limit(tmp_path: Path, record_pro
         assert all(-0.3 <= start < len(ref) / RATE for _, start in words)
 
 
+@pytest.mark.linux
 @pytest.mark.prove
 def test_vad_costs_little(tmp_path: Path, record_property: Record) -> None:
     """Processor time of recognition by the demo model, with voice activity detection and by loudness."""
@@ -292,6 +296,7 @@ def results(folder: Path) -> Mapping[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "out").glob("[!.]*")}
 
 
+@pytest.mark.posix
 def test_killed_at_any_time_it_leaves_whole_files_and_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for utterance in utterances()[:20]:

@@ -327,6 +327,7 @@ def upstream() -> OnnxBackend:
     return onnx_layouts.load(data("models/onnx/gigaam-v3_e2e_rnnt"), threads=1)[0]
 
 
+@pytest.mark.linux
 @pytest.mark.prove
 @pytest.mark.parametrize("backend", [lambda: small("tdt"), upstream], ids=["ours", "upstream"])
 def test_soak(backend: Callable[[], OnnxBackend]) -> None:

@@ -101,6 +101,7 @@ def with_data(folder: Path) -> Path:
     return exported(folder, largest_inline_bytes=0)
 
 
+@pytest.mark.posix
 def test_weights_beside_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Field bug 85: a folder with spaces and Cyrillic, another working directory, a cache of links."""
     folder = with_data(tmp_path / "мои модели" / "м 1")

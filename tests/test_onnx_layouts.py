@@ -354,6 +354,7 @@ def with_data_files(folder: Path) -> None:
         onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
 
 
+@pytest.mark.posix
 def test_weights_beside_the_graphs(gigaam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Field bug 85: odd names, another working directory, a cache that is made of links."""
     with_data_files(gigaam)

@@ -79,6 +79,7 @@ def lock(monkeypatch: pytest.MonkeyPatch, locked: Path) -> None:
     monkeypatch.setattr(os, "scandir", guarded)
 
 
+@pytest.mark.posix
 def test_what_a_folder_hides_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording(tmp_path / "a.wav")
     recording(tmp_path / "locked" / "b.wav")
@@ -99,6 +100,7 @@ def test_a_locked_folder_is_not_called_empty(tmp_path: Path, monkeypatch: pytest
     assert str(found.error) == f"{tmp_path} cannot be read: Permission denied"
 
 
+@pytest.mark.posix
 def test_links_to_files_are_followed_and_links_to_folders_are_not(tmp_path: Path) -> None:
     recording(tmp_path / "elsewhere" / "b.wav")
     folder = tmp_path / "in"
@@ -213,6 +215,7 @@ def test_a_closed_stream_is_one_line(line: str, reason: str) -> None:
     assert shell(line) == (1, "", f"error: {reason}\n")
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("command", ["info demo", "doctor", "--version", f"transcribe {DIGITS} -m demo"])
 def test_a_full_standard_output_is_one_line(command: str) -> None:
     expected = (1, "", "error: standard output: No space left on device [output]\n")
@@ -227,6 +230,7 @@ def test_no_streams_at_all_are_survived(tmp_path: Path) -> None:
 # Interrupts
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("delay_seconds", [0.1, 0.3])
 def test_an_interrupt_while_it_loads_is_quiet(delay_seconds: float) -> None:
     """From the moment on that the entry point runs, which says so here by a line."""

@@ -185,6 +185,7 @@ def test_57_health_answers_under_full_load(site: Site) -> None:
     assert sorted(waits)[int(len(waits) * 0.99)] < 0.1, sorted(waits)[-5:]
 
 
+@pytest.mark.linux
 def test_58_a_client_that_goes_away_frees_its_work(tmp_path: Path) -> None:
     """Ten spans, the client closes after the first; three more close while they are queued."""
     content = write_wav(tmp_path / "a.wav", clicks(300, {n + 0.5: 1 for n in range(300)})).read_bytes()

@@ -108,6 +108,7 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
             thread.join(TIMEOUT_SECONDS)
 
 
+@pytest.mark.posix
 def test_its_log_is_json_and_holds_no_secrets_texts_or_names(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("sk-from-file-1\n\nsk-from-file-2\n", encoding="utf-8")
@@ -130,6 +131,7 @@ def test_its_log_is_json_and_holds_no_secrets_texts_or_names(tmp_path: Path) -> 
     assert {"time", "level", "logger", "method", "path", "seconds"} <= set(answered[0])
 
 
+@pytest.mark.posix
 def test_sigterm_drains(tmp_path: Path) -> None:
     """Requests under way are answered, new ones are not taken, and the process ends without an error."""
     long = write_wav(tmp_path / "long.wav", clicks(400, {n + 0.5: 1 for n in range(400)})).read_bytes()
@@ -155,6 +157,7 @@ def is_refused(server: Process) -> bool:
     return False
 
 
+@pytest.mark.linux
 def test_what_is_not_done_when_the_time_to_drain_is_up_is_told_so() -> None:
     """A client that goes on sending for ever cannot hold the process."""
     with process("--drain-seconds", "1") as server, server.connect() as slow:
@@ -182,6 +185,7 @@ def fds(server: Process) -> list[str]:
     return os.listdir(f"/proc/{server.process.pid}/fd")
 
 
+@pytest.mark.posix
 def test_ctrl_c_is_130() -> None:
     with process() as server:
         assert server.end(signal.SIGINT) == 130

@@ -267,6 +267,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]
     return {k: after["kinds"].get(k, 0) - before["kinds"].get(k, 0) for k in kinds}
 
 
+@pytest.mark.linux
 @pytest.mark.shared
 def test_memory_and_objects_stay_what_they_were(record_property: Record) -> None:
     for minutes in set(PLAN.minutes):
@@ -276,6 +277,7 @@ def test_memory_and_objects_stay_what_they_were(record_property: Record) -> None
         soak(running, record_property)
 
 
+@pytest.mark.linux
 @pytest.mark.shared
 @pytest.mark.prove
 def test_clients_that_leave_send_garbage_or_are_short_change_nothing(record_property: Record) -> None:
@@ -310,6 +312,7 @@ def five_hours() -> bytes:
     return target.getvalue()
 
 
+@pytest.mark.linux
 @pytest.mark.prove
 def test_52_hours_long_file(record_property: Record) -> None:
     """Five hours need no more memory than the batches do, and the words are at the right hour."""

@@ -19,7 +19,7 @@ from support import data
 
 from transduce.writers import FORMATS
 
-pty = pytest.importorskip("pty", reason="this system has no POSIX terminals")
+pytestmark = pytest.mark.posix
 
 COMMAND = [sys.executable, "-m", "transduce"]
 DEMO = ["-m", "demo"]
@@ -40,7 +40,7 @@ def environment(**extra: str) -> Mapping[str, str]:
 
 def on_terminal(folder: Path, *arguments: str, results_too: bool) -> tuple[str, str]:
     """What appears on a terminal that is standard error (and standard output), and on a pipe beside it."""
-    master, slave = pty.openpty()
+    master, slave = os.openpty()
     output = slave if results_too else subprocess.PIPE
     process = subprocess.Popen(
         [*COMMAND, *arguments], cwd=folder, env=environment(), stdout=output, stderr=slave, text=True
