@@ -73,6 +73,25 @@ def test_it_runs_ahead_as_far_as_the_budget_and_no_further() -> None:
         assert eventually(lambda: source.taken == 6)
 
 
+def test_whether_an_item_comes_soon() -> None:
+    go_on = threading.Event()
+
+    def items() -> Generator[int, None, None]:
+        yield 1
+        go_on.wait()
+        yield 2
+
+    with no_thread_left(), Background() as background:
+        line = background.ahead(items(), 10, one)
+        assert line.comes_within(10)
+        assert next(line) == 1
+        assert not line.comes_within(0.01)
+        go_on.set()
+        assert line.comes_within(10)
+        assert list(line) == [2]
+        assert line.comes_within(0)  # the end
+
+
 def test_an_item_larger_than_the_budget_passes() -> None:
     with ahead(Source(3).items(), 1, lambda item: 100.0) as items:
         assert list(items) == [1, 2, 3]

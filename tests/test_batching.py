@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import num_cases
 
-from transduce.batching import BATCH_SECONDS, batches, recognize
+from transduce.batching import BATCH_SECONDS, batch_with_first, batches, recognize
 from transduce.errors import ResourceError, TransduceError, UnsupportedModelError
 from transduce.types import Hypothesis
 
@@ -43,6 +43,39 @@ def test_batches_hold_every_index_once_under_the_budget(lengths: list[int], budg
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= budget
     flat = [lengths[index] for batch in found for index in batch]
     assert flat == sorted(lengths, reverse=True)
+
+
+@settings(max_examples=num_cases(100, 2000), deadline=None)
+@given(lengths=st.lists(st.integers(1, 50), min_size=1, max_size=30), budget=st.integers(1, 500))
+def test_a_batch_with_the_first_holds_the_nearest_under_the_budget(lengths: list[int], budget: int) -> None:
+    chosen = batch_with_first(lengths, budget)
+    assert chosen[0] == 0
+    assert len(set(chosen)) == len(chosen)
+    found = [lengths[index] for index in chosen]
+    assert len(found) == 1 or len(found) * max(found) <= budget
+    farthest = max(abs(length - lengths[0]) for length in found)
+    assert all(abs(lengths[i] - lengths[0]) >= farthest for i in range(len(lengths)) if i not in chosen)
+    least = budget / 64
+    assert all(
+        max(a, least) <= 2 * max(b, least) for a, b in ((max(found), found[0]), (found[0], min(found)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget", "chosen"),
+    [
+        ([10, 30, 10, 10], 200, [0, 2, 3]),
+        ([10, 20, 10, 5], 1000, [0, 2, 3, 1]),
+        ([10, 21, 10, 4], 200, [0, 2]),
+        ([10, 10, 10, 10], 30, [0, 1, 2]),
+        ([10, 12, 9, 11], 36, [0, 2, 3]),
+        ([100, 1], 10, [0]),
+        ([1, 15, 16], 1024, [0, 1, 2]),
+        ([], 10, []),
+    ],
+)
+def test_which_lengths_make_a_batch(lengths: list[int], budget: int, chosen: list[int]) -> None:
+    assert batch_with_first(lengths, budget) == chosen
 
 
 def test_nothing_gives_nothing() -> None:

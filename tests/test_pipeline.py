@@ -104,8 +104,75 @@ def test_a_stream_is_of_one_channel() -> None:
 
 def test_recordings_share_batches() -> None:
     backend = ClickBackend()
-    list(click_model(backend).transcribe_many([long_clicks(7)] * 20))
+    click_model(backend).transcribe_batch([long_clicks(7)] * 20)
     assert [len(batch) for batch in backend.batches] == [20]
+
+
+def test_the_first_batches_are_small_so_that_results_begin_soon() -> None:
+    """20 s, 40 s, 80 s, 160 s of recordings of 5 s; each result comes once its batch is done."""
+    backend = ClickBackend()
+    num_batches = [len(backend.batches) for _ in click_model(backend).transcribe_many([long_clicks(5)] * 100)]
+    assert [len(batch) for batch in backend.batches] == [4, 8, 16, 32, 32, 8]
+    assert num_batches == [1] * 4 + [2] * 8 + [3] * 16 + [4] * 32 + [5] * 32 + [6] * 8
+
+
+def test_a_recording_comes_once_all_of_it_and_all_before_it_is_recognised() -> None:
+    """Short ones come after the first batch, though hours of audio follow them."""
+    backend = ClickBackend()
+    hour = np.tile(long_clicks(), 36)
+    found = click_model(backend).transcribe_many([long_clicks(3), long_clicks(4), hour], limits=LOUD)
+    assert [len(next(found).words) for _ in range(2)] == [3, 4]
+    assert len(backend.batches) == 1
+    found.close()
+
+
+def test_similar_lengths_of_all_recordings_share_batches_and_order_is_kept() -> None:
+    """Short and long ones in turn: the oldest is in each batch, and yet nothing is padded."""
+    backend = ClickBackend()
+    sources = [long_clicks(1.5 if number % 2 else 24) for number in range(60)]
+    found = list(click_model(backend).transcribe_many(sources))
+    assert [outcome.duration for outcome in found] == [len(source) / RATE for source in sources]
+    padded = sum(len(batch) * max(batch) for batch in backend.batches)
+    assert padded == sum(map(len, sources))
+    assert len(backend.batches) <= 12 + 60 / 6
+
+
+def test_sources_that_are_slow_to_come_hold_up_none_before_them() -> None:
+    """The third one comes when the results of the first two have been seen."""
+    seen = threading.Event()
+
+    def sources() -> Iterator[FloatArray]:
+        yield from (long_clicks(3), long_clicks(4))
+        assert seen.wait(10)
+        yield long_clicks(5)
+
+    found = click_model().transcribe_many(sources())
+    assert [len(next(found).words) for _ in range(2)] == [3, 4]
+    seen.set()
+    assert [len(outcome.words) for outcome in found] == [5]
+
+
+def test_silent_recordings_are_given_out_while_others_are_awaited() -> None:
+    seen = threading.Event()
+
+    def sources() -> Iterator[FloatArray]:
+        yield np.zeros(RATE, np.float32)
+        assert seen.wait(10)
+        yield long_clicks(5)
+
+    found = click_model().transcribe_many(sources())
+    assert next(found).text == ""
+    seen.set()
+    assert len(list(found)) == 1
+
+
+def test_a_stream_gives_its_first_segments_after_a_batch_of_one_piece() -> None:
+    backend = ClickBackend()
+    hour = np.tile(long_clicks(), 36)
+    segments = click_model(backend).stream(hour, limits=LOUD)
+    next(segments)
+    assert sum(map(sum, backend.batches)) <= 60 * RATE
+    segments.close()
 
 
 def test_long_and_short_recordings_come_in_order() -> None:
@@ -205,11 +272,13 @@ def test_batches_keep_their_limit() -> None:
         (Limits(max_segment_seconds=0), "allow at least 0.64 s"),
         (Limits(max_segment_seconds=-1), "allow at least 0.64 s"),
         (Limits(batch_seconds=0), "batch_seconds is more than 0"),
+        (Limits(first_batch_seconds=-1), "first_batch_seconds is more than 0"),
+        (Limits(pool_batches=0), "pool_batches is more than 0"),
     ],
 )
 def test_limits_that_make_no_sense(limits: Limits, words: str) -> None:
     with no_thread_left(), pytest.raises(ValueError, match=words):
-        click_model().transcribe(long_clicks(3), limits=limits)
+        list(click_model().transcribe_many([long_clicks(3)], limits=limits))
 
 
 def peak_bytes(samples: FloatArray) -> int:

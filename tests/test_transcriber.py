@@ -6,7 +6,9 @@ speech matters.
 
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,14 @@ from support import DEMO, data, read_wav
 import transduce
 from transduce import (
     AudioError,
+    DeviceError,
     Model,
     ResourceError,
     Transcript,
     TransduceError,
     UnsupportedModelError,
     pipeline,
+    recognizing,
 )
 from transduce.pipeline import Cut, Limits
 from transduce.transcriber import load_model
@@ -113,8 +117,73 @@ def test_a_closed_model_says_so() -> None:
         lambda: model.transcribe_channels(saying(0)),
         lambda: model.transcribe("no such file.wav"),
     ):
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(DeviceError, match="clicks was closed; load the model again"):
             use()
+
+
+def test_closing_waits_for_the_batch_that_runs_and_ends_the_calls() -> None:
+    runs, may_end = threading.Event(), threading.Event()
+
+    def wait(batch: object) -> None:
+        assert backend.num_closed == 0
+        runs.set()
+        assert may_end.wait(10)
+
+    backend = ClickBackend(fault=wait)
+    model = click_model(backend)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: model.transcribe(saying(0)),
+        lambda: model.transcribe_batch([saying(0)] * 100, limits=Limits(batch_seconds=2)),
+        lambda: list(model.transcribe_many([saying(0)] * 100)),
+        lambda: list(model.stream(saying(0))),
+    )
+    with ThreadPoolExecutor(len(calls) + 1) as threads:
+        running = [threads.submit(call) for call in calls]
+        assert runs.wait(10)
+        closing = threads.submit(model.close)
+        with pytest.raises(FutureTimeoutError):
+            closing.result(0.1)
+        may_end.set()
+        closing.result(10)
+        for call in running:
+            with pytest.raises(DeviceError, match="clicks was closed"):
+                call.result(10)
+    assert backend.num_closed == 1
+    assert len(backend.batches) <= len(calls)
+
+
+def test_a_generator_that_waits_does_not_hold_up_the_end_of_its_model() -> None:
+    model = click_model()
+    found = model.transcribe_many([saying(0)] * 100)
+    assert texts([next(found)]) == ["one"]
+    model.close()
+    with pytest.raises(DeviceError, match="clicks was closed"):
+        next(found)
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_an_engine_may_be_closed_while_others_use_it(engine: str) -> None:
+    """At some moment of some calls; each gives the right text before it, and that error after it."""
+    model = load_model("demo", backend=engine)
+    speech = [read_wav("u35.wav")] * 4
+    done = threading.Semaphore(0)
+
+    def repeat() -> str:
+        while True:
+            try:
+                found = texts(model.transcribe_batch(speech, raise_errors=True))
+            except DeviceError as error:
+                return str(error)
+            assert found == ["three eight zero zero five three"] * 4
+            done.release()
+
+    with ThreadPoolExecutor(3) as threads:
+        calls = [threads.submit(repeat) for _ in range(3)]
+        for _ in calls:
+            assert done.acquire(timeout=60)
+        model.close()
+        for call in calls:
+            assert call.result(60) == f"{model.spec.name} was closed; load the model again"
 
 
 def test_what_was_decoded_is_kept_when_the_model_is_closed(demo: Model) -> None:
@@ -214,7 +283,7 @@ def test_sources_may_never_end() -> None:
 
     found = list(islice(click_model().transcribe_many(endless()), 200))
     assert texts(found[:8]) == list(WORDS)
-    assert len(taken) <= 200 + 2 * pipeline.POOL_SIZE + pipeline.READ_AHEAD_SECONDS
+    assert len(taken) <= 200 + 2 * recognizing.MOST_ENDED + pipeline.READ_AHEAD_SECONDS
 
 
 def test_results_come_once_there_is_audio_for_some_batches() -> None:

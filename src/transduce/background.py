@@ -1,18 +1,18 @@
 """Work that goes on while its results are used: generators in threads, with bounded queues.
 
-In: generators, and how much of each may wait. Out: the same items in the same order, and the same
-exception. What the items are is unknown here.
+In: generators, and how much of each may wait. Out: lines, which are iterators of the same items in the same
+order, with the same exception at their end. What the items are is unknown here.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Background"]
+__all__ = ["Background", "Line"]
 
 T = TypeVar("T")
 
@@ -32,20 +32,20 @@ class Background:
     """
 
     def __init__(self) -> None:
-        self._lines: list[_Line[Any]] = []
+        self._lines: list[Line[Any]] = []
         self._threads: list[threading.Thread] = []
 
     def ahead(
         self, items: Generator[T, None, None], budget: float, weight: Callable[[T], float]
-    ) -> Iterator[T]:
+    ) -> "Line[T]":
         """Run `items` in a thread, which stops while items of a total `weight` of `budget` or more wait."""
-        line = _Line(budget, weight)
+        line = Line(budget, weight)
         # A daemon: where a read never returns, the interpreter can still end.
         thread = threading.Thread(target=_fill, args=(items, line), name="transduce-ahead", daemon=True)
         self._lines.append(line)
         self._threads.append(thread)
         thread.start()
-        return line.taken()
+        return line
 
     def __enter__(self) -> "Background":
         return self
@@ -60,7 +60,7 @@ class Background:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _fill(items: Generator[T, None, None], line: "_Line[T]") -> None:
+def _fill(items: Generator[T, None, None], line: "Line[T]") -> None:
     try:
         with closing(items):
             for item in items:
@@ -72,8 +72,8 @@ def _fill(items: Generator[T, None, None], line: "_Line[T]") -> None:
         line.end(None)
 
 
-class _Line(Generic[T]):
-    """What waits between two threads."""
+class Line(Generic[T]):
+    """What waits between two threads; an iterator for the one that takes."""
 
     def __init__(self, budget: float, weight: Callable[[T], float]) -> None:
         self._budget = budget
@@ -113,18 +113,24 @@ class _Line(Generic[T]):
             self._waiting.clear()
             self._changed.notify_all()
 
-    def taken(self) -> Iterator[T]:
-        """The items, as they come, until it is closed; then the error of whoever put them, if any."""
-        while True:
-            with self._changed:
-                while not self._changed.wait_for(self._may_take, INTERRUPT_SECONDS):
-                    pass
-                if not self._waiting:
-                    break
+    def comes_within(self, seconds: float) -> bool:
+        """Whether the next item, or the end, is there before that time has passed."""
+        with self._changed:
+            return self._changed.wait_for(self._may_take, seconds)
+
+    def __iter__(self) -> "Line[T]":
+        return self
+
+    def __next__(self) -> T:
+        """The next item, once it is there; at the end the error of whoever put them, if any."""
+        with self._changed:
+            while not self._changed.wait_for(self._may_take, INTERRUPT_SECONDS):
+                pass
+            if self._waiting:
                 item = self._waiting.popleft()
                 self._load -= self._weight(item)
                 self._changed.notify_all()
-            yield item
-            del item
+                return item
         if self._error is not None and not self._is_closed:
             raise self._error
+        raise StopIteration

@@ -67,7 +67,7 @@ class MissingExtraError(TransduceError, ImportError):
 
 
 class DeviceError(TransduceError, RuntimeError):
-    """The device, precision or driver asked for is not available here."""
+    """The device, precision or driver asked for is not available here, or the model was closed."""
 
     code = "device"
 

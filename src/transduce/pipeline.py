@@ -3,36 +3,32 @@
 In: sources, which part of each, and a backend. Out: for each source, in order, its `Recording`s with all
 their labels; and, on the way, each stretch of labels that is final. Three things go on at once, with
 bounded queues between them: one thread reads blocks of audio, one cuts them into pieces, and the caller's
-recognises batches of pieces, of all recordings together. What is held does not grow with a recording's
-length, but for its labels. Text, words and models' names are not known here.
+recognises batches of pieces, of all recordings together (`recognizing`). What is held does not grow with a
+recording's length, but for its labels. Text, words and models' names are not known here.
 """
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from transduce.audio import open_stream
 from transduce.background import Background
-from transduce.batching import BATCH_SECONDS, recognize_each
+from transduce.batching import BATCH_SECONDS
 from transduce.errors import MissingExtraError, ResourceError, TransduceError, UnsupportedModelError
 from transduce.longform import Cutter, Listener, Piece, Stitcher, grid_of
-from transduce.memory import give_back
 from transduce.onnx.vad import SAMPLE_RATE, SpeechDetector, shared_detector
+from transduce.recognizing import MOST_ENDED, Budget, Ended, Item, Recording, Update, Work, recognized
 from transduce.sources import AudioSource, describe_source
-from transduce.types import Backend, FloatArray, Hypothesis, ModelSpec
+from transduce.types import Backend, FloatArray, ModelSpec
 
-__all__ = ["WHOLE", "Cut", "Limits", "Part", "Recording", "Update", "Vad", "check", "run"]
+__all__ = ["WHOLE", "Cut", "Limits", "Vad", "check", "run"]
 
 Vad: TypeAlias = Literal["auto", "on", "off"]
 
 READ_AHEAD_SECONDS = 60.0
 """Audio that may wait to be cut."""
-GIVE_BACK_SECONDS = 100
-"""After so much audio free memory goes back to the system; it takes about a hundredth of the work."""
-POOL_SIZE = 64
-"""Recordings that may end in one pool, and as many that may wait for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +59,10 @@ class Limits:
     """Longest stretch for one pass; None: the model's own limit. Positions in a model file limit it too."""
     batch_seconds: float = BATCH_SECONDS
     """Audio that one batch may hold, padding counted."""
+    first_batch_seconds: float = 20.0
+    """Of the first batch, so that results begin soon; each later one may hold twice as much as the last."""
     pool_batches: int = 2
-    """So many batches' worth of pieces is collected, to be batched by length."""
-
-
-@dataclass(eq=False, slots=True)
-class Recording:
-    """One recording, or one channel of it."""
-
-    name: str
-    channel: int | None
-    start_seconds: float
-    stitcher: Stitcher
-    num_seconds: float = 0.0
-    """Complete, as are warnings and error, when the recording has ended."""
-    warnings: tuple[str, ...] = ()
-    error: TransduceError | None = None
-    parts: list[Hypothesis] = field(default_factory=list)
-    """What was decoded, with frames of the whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Labels of a recording that are final."""
-
-    recording: Recording
-    labels: Hypothesis
-
-
-Update: TypeAlias = Part | list[Recording]
-"""Labels as they come; and the recordings of one source, at its end."""
+    """So many batches' worth of pieces is looked at, to find those of similar length."""
 
 
 def run(
@@ -114,15 +84,15 @@ def run(
     spec = backend.spec
     rate = spec.features.sample_rate
     cutting = _Cutting(spec, limits)
-    pool_samples = int(limits.pool_batches * limits.batch_seconds * rate)
+    batch_samples = int(limits.batch_seconds * rate)
+    budget = Budget(int(limits.first_batch_seconds * rate), batch_samples, limits.pool_batches)
+    pool_samples = batch_samples * limits.pool_batches
     with Background() as background:
         reading = _read(sources, cut, rate)
         events = background.ahead(reading, READ_AHEAD_SECONDS * rate, partial(_event_weight, rate))
         cut_items = cutting.items(events)
         items = background.ahead(cut_items, pool_samples, partial(_item_weight, pool_samples))
-        for pool in _pools(items, pool_samples):
-            yield from _recognized(pool, backend, limits.batch_seconds, on_progress)
-            pool.clear()  # its audio is not kept while the next one is collected
+        yield from recognized(items, backend, budget, on_progress)
 
 
 def check(spec: ModelSpec, limits: Limits) -> None:
@@ -188,35 +158,15 @@ def _event_weight(rate: int, event: _Event) -> int:
 # Cutting
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A piece to recognise."""
-
-    recording: Recording
-    piece: Piece
-    seconds: float
-    """Of audio that are done with it: its own, and what was left out before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """All pieces of a source's recordings are out."""
-
-    recordings: list[Recording]
-    seconds: float
-
-
-_Item: TypeAlias = _Work | _Ended
-
-
 class _Cutting:
     """How the recordings of one run are cut."""
 
     def __init__(self, spec: ModelSpec, limits: Limits) -> None:
         if limits.vad not in get_args(Vad):
             raise ValueError(f"vad is one of {', '.join(get_args(Vad))}, not {limits.vad!r}")
-        if limits.batch_seconds <= 0:
-            raise ValueError(f"batch_seconds is more than 0, not {limits.batch_seconds!r}")
+        for name in ("batch_seconds", "first_batch_seconds", "pool_batches"):
+            if getattr(limits, name) <= 0:
+                raise ValueError(f"{name} is more than 0, not {getattr(limits, name)!r}")
         self.spec = spec
         self.vad = limits.vad
         self.grid = grid_of(spec, limits.max_segment_seconds)
@@ -244,7 +194,7 @@ class _Cutting:
             )
         return shared_detector()
 
-    def items(self, events: Iterator[_Event]) -> Generator[_Item, None, None]:
+    def items(self, events: Iterator[_Event]) -> Generator[Item, None, None]:
         """Pieces of all recordings, each as soon as it is certain."""
         lanes: list[_Lane] = []
         for event in events:
@@ -254,7 +204,7 @@ class _Cutting:
                 lanes = lanes or [_Lane(self, _Opened(event.name, (None,), 0.0), None)]
                 for lane in lanes:
                     yield from lane.finish(event)
-                yield _Ended([lane.recording for lane in lanes], sum(lane.rest_seconds for lane in lanes))
+                yield Ended([lane.recording for lane in lanes], sum(lane.rest_seconds for lane in lanes))
                 lanes = []
             else:
                 for lane, column in zip(lanes, event.T, strict=True):
@@ -276,10 +226,10 @@ class _Lane:
             self._cutter = Cutter(cutting.grid)  # is given nothing
             self.recording.error = _no_memory(opened.name)
 
-    def feed(self, samples: FloatArray) -> list[_Work]:
+    def feed(self, samples: FloatArray) -> list[Work]:
         return self._works(lambda: self._cutter.feed(samples))
 
-    def finish(self, closed: _Closed) -> list[_Work]:
+    def finish(self, closed: _Closed) -> list[Work]:
         works = [] if closed.error else self._works(self._cutter.finish)
         recording, cutter = self.recording, self._cutter
         recording.num_seconds = cutter.num_samples / self._rate
@@ -294,7 +244,7 @@ class _Lane:
         """What follows the last piece."""
         return self._seconds(self._cutter.num_samples - self._done_samples)
 
-    def _works(self, cut: Callable[[], list[Piece]]) -> list[_Work]:
+    def _works(self, cut: Callable[[], list[Piece]]) -> list[Work]:
         if self.recording.error is not None:
             return []
         try:
@@ -307,7 +257,7 @@ class _Lane:
             end_samples = piece.span.end_samples
             seconds = self._seconds(end_samples - self._done_samples)
             self._done_samples = end_samples
-            works.append(_Work(self.recording, piece, seconds))
+            works.append(Work(self.recording, piece.span, piece.samples, seconds))
         return works
 
     def _seconds(self, num_samples: int) -> float:
@@ -318,63 +268,6 @@ class _Lane:
         return self._cutting.grid.sample_rate
 
 
-# Recognising
-
-
-def _item_weight(pool_samples: int, item: _Item) -> int:
-    return len(item.piece.samples) if isinstance(item, _Work) else -(-pool_samples // POOL_SIZE)
-
-
-def _pools(items: Iterator[_Item], pool_samples: int) -> Iterator[list[_Item]]:
-    """The items in groups: as much audio as fits, or so many recordings."""
-    pool: list[_Item] = []
-    num_samples, num_ended = 0, 0
-    for item in items:
-        size = len(item.piece.samples) if isinstance(item, _Work) else 0
-        if num_samples and num_samples + size > pool_samples:
-            yield pool
-            pool, num_samples, num_ended = [], 0, 0
-        pool.append(item)
-        num_samples += size
-        num_ended += isinstance(item, _Ended)
-        if num_ended == POOL_SIZE:
-            yield pool
-            pool, num_samples, num_ended = [], 0, 0
-    if pool:
-        yield pool
-
-
-def _recognized(
-    pool: list[_Item], backend: Backend, batch_seconds: float, on_progress: Callable[[float], None]
-) -> Iterator[Update]:
-    works = [item for item in pool if isinstance(item, _Work) and item.recording.error is None]
-    outcomes: dict[int, Hypothesis | TransduceError] = {}
-    num_samples = 0
-    for index, outcome in recognize_each(backend, [work.piece.samples for work in works], batch_seconds):
-        outcomes[id(works[index])] = outcome
-        on_progress(works[index].seconds)
-        num_samples += len(works[index].piece.samples)
-        if num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate:
-            give_back()
-            num_samples = 0
-    for item in pool:
-        if isinstance(item, _Work):
-            yield from _final(item.recording, item.piece, outcomes.get(id(item)))
-        else:
-            on_progress(item.seconds)
-            yield from (_taken(recording, recording.stitcher.finish()) for recording in item.recordings)
-            yield item.recordings
-
-
-def _final(recording: Recording, piece: Piece, outcome: Hypothesis | TransduceError | None) -> Iterator[Part]:
-    """The labels that a piece's result makes final; none if it has none, as after an error."""
-    if isinstance(outcome, Hypothesis):
-        yield _taken(recording, recording.stitcher.add(piece.span, outcome))
-    elif outcome is not None and recording.error is None:
-        recording.error = type(outcome)(f"{recording.name}: {outcome}")
-        recording.error.__cause__ = outcome
-
-
-def _taken(recording: Recording, labels: Hypothesis) -> Part:
-    recording.parts.append(labels)
-    return Part(recording, labels)
+def _item_weight(pool_samples: int, item: Item) -> int:
+    """Samples, and for each end a share of the pool, so that empty recordings are bounded too."""
+    return len(item.samples) if isinstance(item, Work) else -(-pool_samples // MOST_ENDED)

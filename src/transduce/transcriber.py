@@ -15,7 +15,9 @@ from typing import Any, Literal
 from transduce import checkpoints, hub, pipeline, words
 from transduce.checkpoints import Checkpoint
 from transduce.errors import DeviceError, TransduceError, UnsupportedModelError, import_extra
-from transduce.pipeline import WHOLE, Cut, Limits, Part, Recording
+from transduce.guarded import Guarded
+from transduce.pipeline import WHOLE, Cut, Limits
+from transduce.recognizing import Part, Recording, Update
 from transduce.sources import AudioSource
 from transduce.tokenizer import Tokenizer
 from transduce.transcript import Transcript
@@ -164,7 +166,7 @@ class Model:
     def __init__(self, backend: Backend, tokenizer: Tokenizer) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
-        self._closed = False
+        self._guarded = Guarded(backend)
 
     @property
     def spec(self) -> ModelSpec:
@@ -179,10 +181,11 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Free what the model holds; calling it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            self.backend.close()
+        """Free what the model holds; calling it again does nothing.
+
+        Where other threads use it, this waits for the batches that run; their calls then raise DeviceError.
+        """
+        self._guarded.close()
 
     def describe(self) -> dict[str, Any]:
         """What the model is and what runs it: the content of `transduce info --json`."""
@@ -226,10 +229,11 @@ class Model:
         """Transcribe a path, bytes, a binary file or an array of samples, of any length.
 
         `sample_rate` is an array's (left out: the model's); `channel` picks one instead of mixing;
-        `start` and `end` are seconds. Raises AudioError or ResourceError, and what `limits` cannot be.
+        `start` and `end` are seconds. Raises AudioError or ResourceError, DeviceError if the model is closed,
+        and what `limits` cannot be.
         """
         cut = Cut(sample_rate, channel, track, start, end)
-        (found,) = self.transcribe_each([source], cut, limits)
+        (found,) = self.transcribe_each([source], cut, _at_once(limits))
         return _raised(found)[0]
 
     def stream(
@@ -245,12 +249,11 @@ class Model:
         `transcribe`; segments that came before an error are right. `on_progress` is told how many seconds
         of audio were done since its last call.
         """
-        self._check_open()
         if cut.channel == "each":
             raise ValueError("a stream is of one channel, or of the mix")
         limits = replace(limits, pool_batches=1)  # so that the first segments need not wait for much audio
         unfinished: Unfinished | None = None
-        with closing(pipeline.run([source], cut, limits, self.backend, on_progress)) as updates:
+        with closing(self._updates([source], cut, limits, on_progress)) as updates:
             for update in updates:
                 if not isinstance(update, Part):
                     (recording,) = update
@@ -268,7 +271,7 @@ class Model:
         self, source: AudioSource, cut: Cut = WHOLE, limits: Limits = DEFAULT_LIMITS
     ) -> list[Transcript]:
         """Transcribe every channel of a recording on its own, in their order; `cut.channel` is not read."""
-        (found,) = self.transcribe_each([source], replace(cut, channel="each"), limits)
+        (found,) = self.transcribe_each([source], replace(cut, channel="each"), _at_once(limits))
         return _raised(found)
 
     def transcribe_batch(
@@ -281,6 +284,7 @@ class Model:
     ) -> list[Transcript | TransduceError]:
         """Transcribe many recordings; a failed one is its error, in its place, unless `raise_errors`."""
         results: list[Transcript | TransduceError] = []
+        limits = _at_once(limits)
         with closing(self.transcribe_many(sources, Cut(sample_rate), limits)) as found:
             for result in found:
                 if raise_errors and isinstance(result, TransduceError):
@@ -293,7 +297,8 @@ class Model:
     ) -> Generator[Transcript | TransduceError, None, None]:
         """The same, lazily and in order: sources are taken in another thread, a few batches' worth ahead.
 
-        Closing the generator ends that thread.
+        Each result comes as soon as it and all before it are complete; sources that are slow to come hold up
+        none before them. Closing the generator ends that thread.
         """
         if cut.channel == "each":
             raise ValueError("a transcript is of one channel, or of the mix: use transcribe_each")
@@ -312,15 +317,24 @@ class Model:
 
         `on_progress` is told how many seconds of audio were done since its last call.
         """
-        self._check_open()
-        with closing(pipeline.run(sources, cut, limits, self.backend, on_progress)) as updates:
+        with closing(self._updates(sources, cut, limits, on_progress)) as updates:
             for update in updates:
                 if not isinstance(update, Part):
                     yield self._outcome(update)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("this model is closed: load it again")
+    def _updates(
+        self,
+        sources: Iterable[AudioSource],
+        cut: Cut,
+        limits: Limits,
+        on_progress: Callable[[float], None],
+    ) -> Generator[Update, None, None]:
+        """What the pipeline gives, until the model is closed."""
+        self._guarded.check()
+        with closing(pipeline.run(sources, cut, limits, self._guarded, on_progress)) as updates:
+            for update in updates:
+                self._guarded.check()
+                yield update
 
     def _outcome(self, recordings: Sequence[Recording]) -> list[Transcript] | TransduceError:
         failures = (recording.error for recording in recordings if recording.error is not None)
@@ -348,6 +362,11 @@ class Model:
             channel=recording.channel,
             warnings=recording.warnings,
         )
+
+
+def _at_once(limits: Limits) -> Limits:
+    """The same with full batches from the first one on, where nothing is given out before the end."""
+    return replace(limits, first_batch_seconds=limits.batch_seconds)
 
 
 def _raised(found: list[Transcript] | TransduceError) -> list[Transcript]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from transduce.batching import BATCH_SECONDS
+from transduce.batching import BATCH_SECONDS, are_similar
 
 __all__ = ["Entry", "Schedule", "ScheduleRules"]
 
@@ -105,11 +105,12 @@ class _Batch(Generic[Owner, Content]):
 
     def suits(self, entry: Entry[Owner, Content]) -> bool:
         """Whether there is room for an entry, and its length is near the first one's."""
+        rules, first = self.rules, self.entries[0]
         longest = max(self.longest_seconds, entry.num_seconds)
-        compared = (max(e.num_seconds, self.rules.least_seconds) for e in (entry, self.entries[0]))
-        shorter, longer = sorted(compared)
-        has_room = longest * (len(self.entries) + 1) <= self.rules.batch_seconds
-        return has_room and longer <= shorter * self.rules.similarity
+        has_room = longest * (len(self.entries) + 1) <= rules.batch_seconds
+        return has_room and are_similar(
+            first.num_seconds, entry.num_seconds, rules.similarity, rules.least_seconds
+        )
 
     def add(self, entry: Entry[Owner, Content]) -> None:
         self.entries.append(entry)
