@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from transduce import cli_export, cli_models, cli_serve, outputs, writers
+from transduce import cli_eval, cli_export, cli_models, cli_serve, outputs, writers
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
 from transduce.cli_options import (
@@ -29,18 +29,20 @@ from transduce.cli_options import (
     Decoder,
     Device,
     Head,
+    MaxSegment,
     ModelName,
     Offline,
     Precision,
     Quiet,
     Threads,
     Verbose,
+    VoiceActivity,
 )
 from transduce.cli_work import Work, complain, complain_of, transcribe_all
 from transduce.errors import MissingExtraError, TransduceError, UnsupportedModelError
 from transduce.hub import DEFAULT_MODEL, Settings
 from transduce.hub.progress import silent
-from transduce.pipeline import Cut, Limits, Vad
+from transduce.pipeline import Cut, Limits
 from transduce.transcriber import Choice, Model, load_model
 
 __all__ = ["app", "doctor", "info", "main", "transcribe"]
@@ -119,20 +121,8 @@ def transcribe(
     end: Annotated[
         float | None, typer.Option(envvar="TRANSDUCE_END", min=0, help="Stop at this second.")
     ] = None,
-    vad: Annotated[
-        Vad,
-        typer.Option(
-            envvar="TRANSDUCE_VAD",
-            help="Find pauses by voice activity: in long recordings (auto), in all (on), or not (off).",
-        ),
-    ] = "auto",
-    max_segment: Annotated[
-        float | None,
-        typer.Option(
-            envvar="TRANSDUCE_MAX_SEGMENT",
-            help="Longest stretch for one pass, in seconds.  [default: the model's]",
-        ),
-    ] = None,
+    vad: VoiceActivity = "auto",
+    max_segment: MaxSegment = None,
     batch_seconds: Annotated[
         float,
         typer.Option(
@@ -224,6 +214,7 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(UNUSABLE)
 
 
+cli_eval.register(app)
 cli_export.register(app)
 cli_models.register(app)
 cli_serve.register(app)

@@ -4,18 +4,22 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from transduce.pipeline import Vad
+
 __all__ = [
     "AsJson",
     "Backend",
     "Decoder",
     "Device",
     "Head",
+    "MaxSegment",
     "ModelName",
     "Offline",
     "Precision",
     "Quiet",
     "Threads",
     "Verbose",
+    "VoiceActivity",
 ]
 
 ModelName: TypeAlias = Annotated[
@@ -31,6 +35,20 @@ ModelName: TypeAlias = Annotated[
 Head: TypeAlias = Annotated[
     str,
     typer.Option(envvar="TRANSDUCE_HEAD", help="For checkpoints with two heads: auto, rnnt, tdt or ctc."),
+]
+VoiceActivity: TypeAlias = Annotated[
+    Vad,
+    typer.Option(
+        envvar="TRANSDUCE_VAD",
+        help="Find pauses by voice activity: in long recordings (auto), in all (on), or not (off).",
+    ),
+]
+MaxSegment: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        envvar="TRANSDUCE_MAX_SEGMENT",
+        help="Longest stretch for one pass, in seconds.  [default: the model's]",
+    ),
 ]
 Device: TypeAlias = Annotated[str, typer.Option(envvar="TRANSDUCE_DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Precision: TypeAlias = Annotated[

@@ -17,11 +17,22 @@ from typing import Annotated, Literal
 import typer
 
 from transduce import hub
-from transduce.cli_options import Backend, Decoder, Device, Head, ModelName, Offline, Precision, Threads
+from transduce.cli_options import (
+    Backend,
+    Decoder,
+    Device,
+    Head,
+    MaxSegment,
+    ModelName,
+    Offline,
+    Precision,
+    Threads,
+    VoiceActivity,
+)
 from transduce.errors import DeviceError, TransduceError, import_extra
 from transduce.hub import DEFAULT_MODEL
 from transduce.hub.progress import silent
-from transduce.pipeline import Limits, Vad
+from transduce.pipeline import Limits
 from transduce.server import logs, memory
 from transduce.server.settings import Settings
 from transduce.transcriber import Choice, Model, load_model
@@ -72,20 +83,8 @@ def serve(
     max_hours: Annotated[
         float, typer.Option(envvar="TRANSDUCE_MAX_HOURS", min=0.001, help="Longest recording, hours.")
     ] = DEFAULTS.max_audio_seconds / 3600,
-    vad: Annotated[
-        Vad,
-        typer.Option(
-            envvar="TRANSDUCE_VAD",
-            help="Find pauses by voice activity: in long recordings (auto), in all (on), or not (off).",
-        ),
-    ] = "auto",
-    max_segment: Annotated[
-        float | None,
-        typer.Option(
-            envvar="TRANSDUCE_MAX_SEGMENT",
-            help="Longest stretch for one pass, in seconds.  [default: the model's]",
-        ),
-    ] = None,
+    vad: VoiceActivity = "auto",
+    max_segment: MaxSegment = None,
     batch_seconds: Annotated[
         float,
         typer.Option(

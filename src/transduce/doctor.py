@@ -23,6 +23,7 @@ EXTRAS = {
     "gpu": ("onnxruntime-gpu",),
     "torch": ("torch", "safetensors", "omegaconf"),
     "cuda": ("cuda-bindings",),
+    "eval": ("jiwer",),
     "server": ("fastapi", "uvicorn", "python-multipart", "prometheus-client"),
 }
 """Extra -> the distributions that it adds."""
