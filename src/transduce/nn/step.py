@@ -105,6 +105,8 @@ class Lanes:
     landing: Tensor  # int64 [N, W + reach]: where each place leads; past the window, to itself
     landing_inside: Tensor  # int64 [N, W], view of its first columns, which every step rewrites
     first: Tensor  # int64 [N], n * W: where the logits of lane n begin
+    last: Tensor  # int64 [N], where they end, inclusive
+    nothing: Tensor  # int64 [1]: -1, the label of a step that found none
     durations: Tensor  # int64 [num_durations], of the spec: how far a label moves time
     blank_moves: Tensor  # int64 [num_durations], likewise a blank: at least 1
 
@@ -122,6 +124,7 @@ class Lanes:
         durations = torch.tensor(head.spec.durations, device=device)
         entry = zeros(4, 1, num_lanes, dtype=torch.float64)
         landing = torch.arange(window + reach, device=device).repeat(num_lanes, 1)
+        first = torch.arange(num_lanes, device=device) * window
         return cls(
             head=head,
             window=window,
@@ -140,7 +143,9 @@ class Lanes:
             place=torch.arange(window, device=device),
             landing=landing,
             landing_inside=landing[:, :window],
-            first=torch.arange(num_lanes, device=device) * window,
+            first=first,
+            last=first + window - 1,
+            nothing=torch.full((1,), -1, device=device),
             durations=durations,
             blank_moves=durations.clamp(min=1),
         )
@@ -175,6 +180,7 @@ class Lanes:
             landing=self.landing[:n],
             landing_inside=self.landing_inside[:n],
             first=self.first[:n],
+            last=self.last[:n],
         )
 
 
@@ -210,7 +216,7 @@ def look(lanes: Lanes) -> Found:
     durations, blank_moves = _durations(lanes, logits)
     limit = (lanes.end - lanes.row).clamp_(max=lanes.window)
     landing = _land(lanes, _is_blank(tokens, spec.blank), blank_moves, limit)
-    chosen = lanes.first + landing.clamp(max=lanes.window - 1)
+    chosen = (lanes.first + landing).minimum(lanes.last)
     scores = tokens.index_select(0, chosen)  # [N, num_classes]
     label = scores.argmax(1, keepdim=True)
     return Found(
@@ -247,11 +253,15 @@ def _is_blank(tokens: Tensor, blank: int) -> Tensor:
 def _land(lanes: Lanes, is_blank: Tensor, blank_moves: Tensor, limit: Tensor) -> Tensor:
     """How far each lane gets `[N]` along the blanks `[N * W]` of its window; a label holds it.
 
-    So does every place from `limit` `[N]` on, the end of window or utterance. The table of where each
-    place leads is composed with itself until it covers W moves: a handful of gathers instead of W that
-    wait for each other.
+    So does every place from `limit` `[N]` on, the end of window or utterance. Blanks that move by one
+    frame are counted up to the first label. Where they jump, the table of where each place leads is
+    composed with itself until it covers W moves: a handful of gathers instead of W that wait for each
+    other.
     """
-    leads_on = is_blank.view(-1, lanes.window).logical_and_(lanes.place < limit.unsqueeze(1))
+    is_blank = is_blank.view(-1, lanes.window)
+    if lanes.head.spec.durations == (0,):
+        return is_blank.cumprod(1).sum(1).minimum(limit)
+    leads_on = is_blank.logical_and_(lanes.place < limit.unsqueeze(1))
     torch.add(lanes.place, leads_on * blank_moves, out=lanes.landing_inside)
     landing = lanes.landing
     for _ in range((lanes.window - 1).bit_length() - 1):
@@ -266,17 +276,17 @@ def advance(lanes: Lanes, found: Found) -> None:
     duration, and when `max_symbols` labels without one force a frame of advance.
     """
     lanes.row.add_(found.landing)
-    lanes.count.mul_(found.landing == 0).add_(found.emitted)
+    lanes.count.masked_fill_(found.landing > 0, 0).add_(found.emitted)
     _write(lanes, found)
     move = found.duration.maximum(lanes.count >= lanes.head.spec.max_symbols).mul(found.emitted)
     lanes.row.add_(move)
-    lanes.count.mul_(move == 0)
+    lanes.count.masked_fill_(move > 0, 0)
 
 
 def _write(lanes: Lanes, found: Found) -> None:
     """Log what every lane found at its row; label -1: nothing."""
     label, row, duration, log_prob = lanes.entry_rows
-    label.copy_(torch.where(found.emitted, found.label, -1))
+    label.copy_(torch.where(found.emitted, found.label, lanes.nothing))
     row.copy_(lanes.row)
     duration.copy_(found.duration)
     log_prob.copy_(found.log_prob)
