@@ -587,6 +587,31 @@ def test_plain_aliases_are_read(tmp_path: Path) -> None:
     assert loads_or_is_refused(nemo_file(tmp_path / "m.nemo", config=dumped.encode()))
 
 
+@pytest.mark.parametrize("stride", [1 / 16000, 0.001, 1e-9, 0.0, -0.01, 100.0])
+def test_a_stride_that_gives_no_sensible_number_of_frames_is_refused(stride: float, tmp_path: Path) -> None:
+    """At one sample a frame, five seconds kept an encoder busy for minutes."""
+    assert "preprocessor.window_stride = " in refused(with_stride(tmp_path, stride), CheckpointError)
+
+
+@pytest.mark.parametrize("stride", ["0.01", None, [0.01], float("nan"), float("inf")])
+def test_a_stride_that_is_no_number_is_refused(stride: object, tmp_path: Path) -> None:
+    refused(with_stride(tmp_path, stride), CheckpointError)
+
+
+def with_stride(folder: Path, stride: object) -> Path:
+    config = NEMO.config() | {"labels": ALPHABET}
+    config["preprocessor"]["window_stride"] = stride
+    return nemo_file(folder / "m.nemo", config=yaml.safe_dump(config).encode())
+
+
+def test_a_hop_that_gives_no_sensible_number_of_frames_is_refused(tmp_path: Path) -> None:
+    content = gigaam_content(GIGAAM, RUSSIAN, random_arrays(GIGAAM.shapes()))
+    content["cfg"]["preprocessor"]["hop_length"] = 1
+    torch.save(content, tmp_path / "v3_rnnt.ckpt")
+    message = refused(tmp_path / "v3_rnnt.ckpt", CheckpointError)
+    assert "preprocessor.hop_length = 1 is not a number from 32 to 400000" in message
+
+
 # Other kinds of files
 
 

@@ -24,6 +24,7 @@ from transduce.checkpoints.state import (
     ctc_weights,
     encoder_weights,
     front_end_size,
+    hop_size,
     transducer_weights,
 )
 from transduce.checkpoints.torch_file import load_torch_file
@@ -182,7 +183,7 @@ def _feature_spec(config: Mapping[str, Any], state: StateDict) -> FeatureSpec:
         sample_rate=rate,
         num_mels=front_end_size(front.get("features", 64), "features", source),
         window_samples=window_samples,
-        hop_samples=front_end_size(front.get("hop_length") or rate // 100, "hop_length", source),
+        hop_samples=hop_size(front.get("hop_length") or rate // 100, "hop_length", source, rate),
         fft_size=front_end_size(fft_size, "n_fft", source, least=window_samples),
         padding="reflect" if is_centred else "none",
         num_frames_rule="floor_plus_one" if is_centred else "whole_windows",

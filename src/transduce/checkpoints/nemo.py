@@ -24,6 +24,7 @@ from transduce.checkpoints.state import (
     ctc_weights,
     encoder_weights,
     front_end_size,
+    hop_size,
     joint_output,
     transducer_weights,
 )
@@ -110,7 +111,7 @@ def _feature_spec(config: Mapping[str, Any], source: str) -> FeatureSpec:
         sample_rate=rate,
         num_mels=front_end_size(front.get("features", 64), "features", source),
         window_samples=window_samples,
-        hop_samples=front_end_size(hop, "window_stride", source),
+        hop_samples=hop_size(hop, "window_stride", source, rate),
         fft_size=front_end_size(fft_size, "n_fft", source, least=window_samples),
         padding="constant",
         num_frames_rule="floor",

@@ -27,6 +27,7 @@ __all__ = [
     "ctc_weights",
     "encoder_weights",
     "front_end_size",
+    "hop_size",
     "joint_output",
     "transducer_weights",
 ]
@@ -106,6 +107,11 @@ class StateDict:
 def front_end_size(value: Any, name: str, source: str, *, least: int = 1) -> int:
     """A size of the front end as a config gives it."""
     return whole(value, f"preprocessor.{name}", source, least=least, most=MAX_FRONT_END_SIZE)
+
+
+def hop_size(value: Any, name: str, source: str, rate: int) -> int:
+    """The samples from one frame to the next: 10 ms in all models, 2 ms at least, or an encoder never ends."""
+    return front_end_size(value, name, source, least=max(1, rate // 500))
 
 
 def encoder_weights(state: StateDict, spec: EncoderSpec, num_mels: int) -> dict[str, FloatArray]:
