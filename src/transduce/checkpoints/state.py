@@ -110,7 +110,7 @@ def front_end_size(value: Any, name: str, source: str, *, least: int = 1) -> int
 
 
 def hop_size(value: Any, name: str, source: str, rate: int) -> int:
-    """The samples from one frame to the next: 10 ms in all models, 2 ms at least, or an encoder never ends."""
+    """Samples from one frame to the next: 10 ms in all models; under 2 ms an encoder would never end."""
     return front_end_size(value, name, source, least=max(1, rate // 500))
 
 
