@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pages
 import pytest
 from support import CHROMEDRIVER, CHROMIUM, MANIFEST, PROVE, ROOT, SHARED, allow_shared
 
@@ -94,3 +95,4 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     for marker, count in config.stash[_DESELECTED].items():
         terminalreporter.write_line(f"{count} tests marked {marker!r} did not run: {_reasons()[marker]}")
+    terminalreporter.write_line(pages.summary())

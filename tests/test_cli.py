@@ -7,13 +7,11 @@ is in `test_terminal`.
 
 import io
 import json
-import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ import numpy as np
 import pytest
 import typer
 from fakes import RATE, ClickBackend, click_model, clicks, write_wav
-from support import DEMO, ROOT, data
+from support import DEMO, ROOT
 
 import transduce
 from transduce import cli
@@ -708,59 +706,3 @@ def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "transduce", "--version"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.startswith("transduce ")
-
-
-# The documentation
-
-
-def blocks(page: str, language: str) -> Iterator[tuple[str, str | None]]:
-    """Each block of code, and what is shown to come out of it."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    pattern = rf"^```{language}\n(.*?)^```$(?:\n\n?^```\n(.*?)^```$)?"
-    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
-        yield match[1], match[2]
-
-
-@pytest.fixture
-def examples(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with what the documentation talks about."""
-    (here / "examples").mkdir()
-    shutil.copy(DIGITS, here / "examples" / "digits.wav")
-    (here / "talks").mkdir()
-    shutil.copy(data("audio/u03.wav"), here / "talks" / "monday.wav")
-    shutil.copy(data("audio/u17.wav"), here / "talks" / "tuesday.wav")
-    return here
-
-
-COMMANDS = [
-    (line, shown)
-    for page in ("cli.md", "long-audio.md")
-    for block, shown in blocks(page, "sh")
-    for line in block.splitlines()
-    if line.startswith("transduce") and not re.search(" (FILE|MODEL)", line)
-]
-
-
-def test_the_documentation_has_commands() -> None:
-    assert len(COMMANDS) > 8
-
-
-def test_commands_of_the_documentation_run(run: Runner, examples: Path) -> None:
-    for line, shown in COMMANDS:
-        found = run(*shlex.split(line, comments=True)[1:])
-        assert (line, found.code, found.err) == (line, 0, "")
-        assert shown is None or found.out.replace(os.sep, "/") == shown
-
-
-@pytest.mark.parametrize(("page", "least"), [("api.md", 5), ("long-audio.md", 1)])
-def test_python_of_the_documentation_runs(
-    examples: Path, capsys: pytest.CaptureFixture[str], page: str, least: int
-) -> None:
-    names: dict[str, Any] = {}
-    num_blocks = 0
-    for block, shown in blocks(page, "python"):
-        capsys.readouterr()
-        exec(compile(block, f"docs/{page}", "exec"), names)
-        assert shown is None or capsys.readouterr().out == shown
-        num_blocks += 1
-    assert num_blocks >= least

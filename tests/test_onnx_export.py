@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_cases import labels, small_spec, small_weights, speech
-from support import ROOT, data
+from support import data
 
 from transduce.checkpoints import onnx_layouts
 from transduce.errors import (
@@ -233,17 +232,6 @@ def test_onnxruntime_alone_runs_it(tmp_path: Path, precision: str) -> None:
     spec = small_spec("tdt")
     direct = OnnxBackend.of_weights(spec, small_weights(spec), precision=precision, threads=1)
     assert json.loads(done.stdout) == [h.ids.tolist() for h in direct.recognize(CLIPS)]
-
-
-def test_the_snippet_of_the_docs(tmp_path: Path) -> None:
-    """Running an export with onnxruntime and nothing of ours."""
-    text = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names: dict[str, Any] = {"folder": exported(tmp_path), "samples": CLIPS[0]}
-    exec(snippet, names)
-    backend, tokenizer = onnx_layouts.load(tmp_path, threads=1)
-    assert names["text"] == tokenizer.decode(backend.recognize(CLIPS[:1])[0].ids).strip()
-    assert names["text"]
 
 
 def test_spec_files_are_for_people_too(tmp_path: Path) -> None:
