@@ -1,8 +1,9 @@
 """What holds for every test: a complete bundled set, and honest counts of what did not run.
 
-Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `posix` and
-`linux` those systems, tests marked `prove` run only under `scripts/prove`. Where they cannot run they are
-deselected, counted and named in the summary; nothing is skipped.
+Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `triton` what
+`scripts/make_triton_env` makes, tests marked `posix` and `linux` those systems, tests marked `prove` run
+only under `scripts/prove`. Where they cannot run they are deselected, counted and named in the summary;
+nothing is skipped.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from typing import Any
 
 import pages
 import pytest
-from support import CHROMEDRIVER, CHROMIUM, MANIFEST, PROVE, ROOT, SHARED, allow_shared
+from support import CHROMEDRIVER, CHROMIUM, MANIFEST, PROVE, ROOT, SHARED, TRITON_ENV, allow_shared
 
 _DESELECTED = pytest.StashKey[Counter[str]]()
 
@@ -28,6 +29,8 @@ def _reasons() -> dict[str, str]:
         reasons["linux"] = "they look at /proc"
     if CHROMIUM is None or CHROMEDRIVER is None:
         reasons["browser"] = "there is no Chromium with its driver (Debian: chromium, chromium-driver)"
+    if not (TRITON_ENV / "made").is_file():
+        reasons["triton"] = "scripts/make_triton_env makes what they run against"
     return reasons if PROVE else reasons | {"prove": "scripts/prove runs them"}
 
 

@@ -32,6 +32,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 CHROMEDRIVER = shutil.which("chromedriver")
 """The browser of the page's tests; None where it is not installed."""
 
+TRITON_ENV = ROOT / ".ci" / ".venv-triton"
+TRITON_NUMPY2_ENV = ROOT / ".ci" / ".venv-triton-numpy2"
+"""What `scripts/make_triton_env` makes: a tritonserver with our package beside it; `made` comes last."""
+
 _ELSEWHERE = {"models/nemo/hybrid.nemo": DEMO}
 """Bundled files whose only copy ships in the package, by their name in `../shared`."""
 

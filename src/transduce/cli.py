@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from transduce import cli_eval, cli_export, cli_models, cli_serve, outputs, writers
+from transduce import cli_eval, cli_export, cli_models, cli_serve, cli_triton, outputs, writers
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
 from transduce.cli_options import (
@@ -218,6 +218,7 @@ cli_eval.register(app)
 cli_export.register(app)
 cli_models.register(app)
 cli_serve.register(app)
+cli_triton.register(app)
 
 
 def main() -> None:

@@ -256,7 +256,7 @@ def _vtt(document: Document) -> str:
 # Plain and tabular formats
 
 
-def encode_json(content: Mapping[str, object]) -> str:
+def encode_json(content: object) -> str:
     """One line of JSON, the same for files, HTTP and Triton; NaN and infinities are a ValueError."""
     return printable(json.dumps(content, ensure_ascii=False, allow_nan=False))
 

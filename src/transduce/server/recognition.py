@@ -1,6 +1,6 @@
 """One request's way through the model: the flow of `transcriber`, with the batcher for a backend.
 
-In: an upload and the request's job. Out: its transcript, or its segments as they become final. To the
+In: a recording and the request's job. Out: its transcript, or its segments as they become final. To the
 flow, a job is a `Backend` like any other; that its spans share batches with other requests' is not seen.
 Nothing here knows HTTP.
 """
@@ -16,6 +16,7 @@ from transduce.errors import AudioError
 from transduce.longform import grid_of
 from transduce.pipeline import Cut, Limits
 from transduce.server.batcher import Batcher, CancelledJobError, Job
+from transduce.sources import AudioSource, describe_source
 from transduce.tokenizer import Tokenizer
 from transduce.transcriber import Model
 from transduce.transcript import Transcript
@@ -92,21 +93,24 @@ class Recognizer:
         self._limits = limits
         self._max_audio_seconds = max_audio_seconds
 
-    def transcribe(self, upload: BinaryIO, job: Job) -> Generator[Segment, None, Transcript]:
-        """Give each segment of an upload once it is final; the generator's return value is the transcript.
+    def transcribe(
+        self, source: AudioSource, job: Job, sample_rate: int | None = None
+    ) -> Generator[Segment, None, Transcript]:
+        """Give each segment of a recording once it is final; the generator's return value is the transcript.
 
-        Raises AudioError, also for audio that is too long; ResourceError; CancelledJobError once the job
-        is cancelled, whatever else went wrong after that.
+        `sample_rate` is that of samples. Raises AudioError, also for audio that is too long; ResourceError;
+        CancelledJobError once the job is cancelled, whatever else went wrong after that.
         """
         model = Model(JobBackend(self._backend, job), self._tokenizer)
         most_seconds = self._max_audio_seconds
         try:
-            cut = Cut(end_seconds=most_seconds + 1)
-            transcript = yield from model.stream(upload, cut, self._limits)
+            cut = Cut(sample_rate, end_seconds=most_seconds + 1)
+            transcript = yield from model.stream(source, cut, self._limits)
         finally:
             job.check()
         if transcript.duration > most_seconds:
-            raise AudioError(f"{upload.name} is longer than the {most_seconds:g} s that this server takes")
+            name = describe_source(source)
+            raise AudioError(f"{name} is longer than the {most_seconds:g} s that this server takes")
         return transcript
 
     def warm_up(self) -> None:

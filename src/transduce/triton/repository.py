@@ -1,0 +1,179 @@
+"""Writes a model into a Triton model repository.
+
+In: a model by path or name, a folder, a `Deployment`. Out: `DIR/NAME/config.pbtxt` and `DIR/NAME/1/` with
+`model.py` and the model's own files, which appear whole or not at all. A checkpoint becomes an ONNX graph, so
+that no torch is needed where it runs, unless the torch engine is asked for. The repository needs nothing but
+`transduce` in the environment of Triton's Python backend.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version as package_version
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from transduce import hub
+from transduce.errors import ResourceError, TransduceError, UnsupportedModelError
+from transduce.onnx.export import export
+from transduce.transcriber import read_checkpoint
+from transduce.triton.loading import load
+from transduce.triton.outputs import OUTPUTS
+from transduce.triton.settings import Settings
+from transduce.types import ModelSpec
+
+__all__ = ["Deployment", "configuration", "write"]
+
+MODEL = "model"
+VERSION = "1"
+MAX_ROWS = 64
+"""Recordings in one request of a client that batches them itself, and in one batch of Triton's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What to write, and what it runs on."""
+
+    name: str = "transduce"
+    """Of the model in Triton."""
+    is_streamed: bool = False
+    """Whether segments are answers of their own (a decoupled model), for gRPC streams."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    num_instances: int = 1
+    """On a GPU, on each one."""
+    settings: Settings = Settings(MODEL)  # noqa: RUF009 - frozen
+    """Its `model` is set by `write`."""
+
+
+def write(
+    model: str,
+    folder: Path,
+    deployment: Deployment,
+    *,
+    offline: bool = False,
+    overwrite: bool = False,
+    hub_settings: hub.Settings | None = None,
+) -> ModelSpec:
+    """Write a model below `folder`, load it once to see that it works, and tell what it is.
+
+    Raises UnsupportedModelError if there is a model of that name and it may not be replaced, ResourceError
+    when the disk is full, and what `load_model` raises.
+    """
+    target = folder / deployment.name
+    if target.exists() and not overwrite:
+        raise UnsupportedModelError(
+            f"{target} is there: choose another --name, or replace it with --overwrite"
+        )
+    with _disk_errors(target):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".transduce-", dir=folder) as made:
+            new = Path(made, deployment.name)
+            version = new / VERSION
+            version.mkdir(parents=True)
+            path = _put_model(model, version, deployment.settings, offline, hub_settings)
+            deployment = replace(deployment, settings=replace(deployment.settings, model=path))
+            spec = _checked(version, deployment.settings)
+            deployed = files("transduce.triton").joinpath("model.py")
+            (version / "model.py").write_bytes(deployed.read_bytes())
+            (new / "config.pbtxt").write_text(configuration(deployment), encoding="utf-8")
+            if target.exists():
+                os.replace(target, Path(made, "old"))
+            os.replace(new, target)
+    return spec
+
+
+def _put_model(
+    model: str, version: Path, settings: Settings, offline: bool, hub_settings: hub.Settings | None
+) -> str:
+    """Put the model's files into the folder of the version; what is to be loaded there.
+
+    A folder keeps its name, since models of other tools may be called by it.
+    """
+    engines = ("torch",) if settings.backend == "torch" else hub.installed_engines()
+    path = hub.resolve(
+        model, engines=engines, precision=settings.precision, offline=offline, settings=hub_settings
+    )
+    if path.is_dir():
+        return shutil.copytree(path, version / path.resolve().name).name
+    if path.suffix == ".onnx":
+        return f"{_copied_siblings(path, version).name}/{path.name}"
+    if settings.backend == "torch":
+        return Path(shutil.copy(path, version / path.name)).name
+    checkpoint = read_checkpoint(model, head=settings.head, offline=offline)
+    spec, tokenizer = checkpoint.spec, checkpoint.tokenizer
+    export(spec, checkpoint.weights, tokenizer, version / MODEL, precision=settings.precision)
+    return MODEL
+
+
+def _copied_siblings(path: Path, version: Path) -> Path:
+    """A folder with all files beside a graph: its vocabulary, its other parts, its weights."""
+    folder = version / path.parent.resolve().name
+    folder.mkdir()
+    for file in path.parent.iterdir():
+        if file.is_file():
+            shutil.copy(file, folder / file.name)
+    return folder
+
+
+def _checked(version: Path, settings: Settings) -> ModelSpec:
+    """The spec of what was put there; it must load, if only on a CPU."""
+    with load(version, settings, "cpu", 1) as model:
+        return model.spec
+
+
+@contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TransduceError):
+            raise
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"{target} could not be written ({reason}): free space or choose another folder"
+        ) from error
+
+
+# config.pbtxt
+
+
+def configuration(deployment: Deployment) -> str:
+    """The content of `config.pbtxt`."""
+    kind = "KIND_GPU" if deployment.device == "cuda" else "KIND_CPU"
+    parameters = deployment.settings.to_parameters()
+    return "\n".join(
+        [
+            f"# Written by transduce {package_version('transduce')}; docs/triton.md explains it.",
+            f"name: {json.dumps(deployment.name)}",
+            'backend: "python"',
+            f"max_batch_size: {MAX_ROWS}",
+            "",
+            "# AUDIO: the bytes of a file of any kind. Or SAMPLES at SAMPLE_RATE (left out: the model's), of",
+            "# which the first NUM_SAMPLES are audio (left out: all). Requests of any length share batches.",
+            _tensor("input", "AUDIO", "TYPE_STRING", 1, "optional: true"),
+            _tensor("input", "SAMPLES", "TYPE_FP32", -1, "optional: true allow_ragged_batch: true"),
+            _tensor("input", "SAMPLE_RATE", "TYPE_INT32", 1, "optional: true"),
+            _tensor("input", "NUM_SAMPLES", "TYPE_INT32", 1, "optional: true"),
+            "",
+            *(_tensor("output", name, "TYPE_STRING", 1) for name in OUTPUTS),
+            "",
+            f"instance_group {{ kind: {kind} count: {deployment.num_instances} }}",
+            "dynamic_batching {}",
+            *(["model_transaction_policy { decoupled: true }"] if deployment.is_streamed else []),
+            "",
+            *(
+                f"parameters {{ key: {json.dumps(key)} value {{ string_value: {json.dumps(text)} }} }}"
+                for key, text in parameters.items()
+            ),
+            "",
+        ]
+    )
+
+
+def _tensor(kind: str, name: str, data_type: str, size: int, more: str = "") -> str:
+    return f'{kind} {{ name: "{name}" data_type: {data_type} dims: [ {size} ] {more}'.rstrip() + " }"
