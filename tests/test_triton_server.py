@@ -210,6 +210,13 @@ def test_a_bad_row_is_named(client: Client, protocol: Protocol) -> None:
     assert answer.message.endswith("[audio]")
 
 
+@both_protocols
+def test_more_requests_than_are_under_way_wait_for_their_turn(client: Client, protocol: Protocol) -> None:
+    entries = golden("nemo-hybrid")["utterances"] * 2
+    answers = results([client.send(files(wav(entry["file"])), protocol) for entry in entries])
+    assert [answer.text for answer in answers] == [entry["text"] for entry in entries]
+
+
 # Bad input
 
 

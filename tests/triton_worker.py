@@ -125,7 +125,7 @@ def answer(job: Job, lock: threading.Lock) -> None:
 
 def main() -> None:
     lock = threading.Lock()
-    with ThreadPoolExecutor(32) as threads:
+    with ThreadPoolExecutor(128) as threads:
         for line in sys.stdin:
             threads.submit(answer, json.loads(line), lock)
 
