@@ -75,7 +75,7 @@ def test_requirements_have_a_lower_bound_and_no_pin(project: dict[str, Any]) -> 
     for requirement in runtime_requirements(project):
         if not requirement.startswith("transduce"):
             version = requirement.partition(";")[0]
-            assert re.fullmatch(r"[\w.-]+>=\d+(\.\d+)*", version.strip()), requirement
+            assert re.fullmatch(r"[\w.-]+(\[\w+\])?>=\d+(\.\d+)*", version.strip()), requirement
 
 
 def test_other_pythons_are_refused_by_the_metadata(project: dict[str, Any]) -> None:

@@ -26,21 +26,21 @@ LAYERS = (
     {"errors", "types"},
     {"media", "memory", "mixing", "sources"},
     {"audio", "background", "batching", "features", "greedy", "guarded", "hub", "segmentation"},
-    {"tokenizer", "writers"},
+    {"ledger", "remote", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx", "recognizing"},
     {"checkpoints", "pipeline"},
     {"outputs", "transcriber"},
-    {"bench", "cli_options", "cli_progress", "doctor", "evaluate", "server"},
+    {"bench", "cli_options", "cli_progress", "cluster", "doctor", "evaluate", "manifest", "server"},
     {"triton"},
     {"cli_export", "cli_models", "cli_serve", "cli_triton", "cli_work"},
-    {"cli_eval"},
+    {"cli_cluster", "cli_eval", "cli_request"},
     {"cli"},
     {"transduce", "__main__"},
 )
 """The parts of the package from the bottom up; an import points to a lower line (or into its own part)."""
 
-ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx"}
+ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx", "ray": "cluster"}
 """Heavy libraries, each with the one part that may import it, even lazily."""
 
 AT_TOP = {
@@ -49,10 +49,12 @@ AT_TOP = {
     "torch": {"nn"},
     "typer": {
         "cli",
+        "cli_cluster",
         "cli_eval",
         "cli_export",
         "cli_models",
         "cli_options",
+        "cli_request",
         "cli_serve",
         "cli_work",
         "cli_triton",

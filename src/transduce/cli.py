@@ -8,27 +8,33 @@ extra or the device is not usable, 130 interrupted. It formats and reports; all 
 import io
 import json
 import logging
-import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version as package_version
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from transduce import cli_eval, cli_export, cli_models, cli_serve, cli_triton, outputs, writers
+from transduce import cli_cluster, cli_eval, cli_export, cli_models, cli_serve, cli_triton
+from transduce import cli_request as request
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
+from transduce.cli_cluster import Order, located
 from transduce.cli_options import (
+    Actors,
+    Address,
     AsJson,
     Backend,
+    CpusPerActor,
     Decoder,
     Device,
+    Engine,
+    GpusPerActor,
     Head,
+    Manifest,
     MaxSegment,
     ModelName,
     Offline,
@@ -39,6 +45,7 @@ from transduce.cli_options import (
     VoiceActivity,
 )
 from transduce.cli_work import Work, complain, complain_of, transcribe_all
+from transduce.cluster import Job
 from transduce.errors import MissingExtraError, TransduceError, UnsupportedModelError
 from transduce.hub import DEFAULT_MODEL, Settings
 from transduce.hub.progress import silent
@@ -82,12 +89,13 @@ def _root(
 def transcribe(
     context: typer.Context,
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE",
             help="Audio or video files, globs, folders (searched for audio), or - for standard input.",
         ),
-    ],
+    ] = None,
+    manifest: Manifest = None,
     model: ModelName = DEFAULT_MODEL,
     output: Annotated[
         str,
@@ -144,6 +152,11 @@ def transcribe(
     precision: Precision = "fp32",
     decoder: Decoder = "auto",
     threads: Threads = None,
+    engine: Engine = "local",
+    address: Address = None,
+    actors: Actors = "1:",
+    cpus_per_actor: CpusPerActor = 1.0,
+    gpus_per_actor: GpusPerActor = 0.0,
     offline: Offline = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -157,23 +170,32 @@ def transcribe(
     """
     if verbose:
         logger.setLevel(logging.INFO)
-    _check_names(files, output)
-    _check_times(start, end, max_segment, batch_seconds)
-    names = _formats(formats, output)
-    if tokens and "json" not in names and _is_typed(context, "tokens"):
+    request.check_names(files, manifest, output)
+    request.check_times(start, end, max_segment, batch_seconds)
+    request.check_engine(context, engine)
+    names = request.formats_of(formats, output)
+    if tokens and "json" not in names and request.is_typed(context, "tokens"):
         raise typer.BadParameter("--tokens adds to JSON, which is not among the formats: add -f json")
-    cut = Cut(None, _channel(channel), track, start, end)
+    cut = Cut(None, request.channel_of(channel), track, start, end)
     limits = Limits(vad, max_segment, batch_seconds)
-    sink = _sink(output, names, cut, tokens=tokens, overwrite=overwrite, resume=resume)
-    entries = sink.claim(outputs.expand(files))
+    sink = request.sink_of(output, names, cut, engine, tokens=tokens, overwrite=overwrite, resume=resume)
+    entries = sink.claim(request.inputs_of(files or (), manifest))
+    ledger = request.ledger_of(output, engine, manifest, entries)
     choice = Choice(backend, device, precision, head, decoder, threads)
-    with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
-        _check(opened, limits)
-        if precision == "auto" and not quiet:
-            complain(f"precision: {opened.backend.describe()['precision']}")
-        work = Work(opened, cut, limits, is_quiet=quiet)
-        num_failed = transcribe_all(work, entries, sink, fail_fast=fail_fast)
-    if num_failed:
+    if engine == "ray":
+        pool = request.pool_of(address, actors, cpus_per_actor, gpus_per_actor, device)
+        job = Job(located(model), pool.settled(choice), offline, cut, limits, tuple(names), tokens)
+        cli_cluster.transcribe_all(Order(job, pool, fail_fast, quiet), entries, sink, ledger)
+    else:
+        with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
+            _check(opened, limits)
+            if precision == "auto" and not quiet:
+                complain(f"precision: {opened.backend.describe()['precision']}")
+            with ledger:
+                transcribe_all(Work(opened, cut, limits, quiet), entries, sink, ledger, fail_fast=fail_fast)
+    if ledger.folder is not None and not quiet:
+        complain(str(ledger))
+    if ledger.num_failed:
         raise typer.Exit(FAILED)
 
 
@@ -289,72 +311,6 @@ def _check(model: Model, limits: Limits) -> None:
         raise typer.Exit(UNUSABLE) from None
     except ValueError as error:
         raise typer.BadParameter(f"--max-segment: {error}") from error
-
-
-def _check_names(files: Sequence[str], output: str) -> None:
-    """An empty name, which a shell makes of a variable that is not set, would mean this very folder."""
-    if not output:
-        raise typer.BadParameter("-o is empty; `-o .` is this folder")
-    if not all(files):
-        raise typer.BadParameter("the name of a file is empty; `.` is this folder")
-
-
-def _check_times(start: float, end: float | None, max_segment: float | None, batch_seconds: float) -> None:
-    for option, seconds in (("--start", start), ("--end", end)):
-        if seconds is not None and not math.isfinite(seconds):
-            raise typer.BadParameter(f"{option} is a number of seconds, not {seconds:g}")
-    for option, seconds in (("--max-segment", max_segment), ("--batch-seconds", batch_seconds)):
-        if seconds is not None and not (math.isfinite(seconds) and seconds > 0):
-            raise typer.BadParameter(f"{option} is a number of seconds above 0, not {seconds:g}")
-    if end is not None and end <= start:
-        raise typer.BadParameter(f"--end {end:g} is not after --start {start:g}")
-
-
-def _is_typed(context: typer.Context, name: str) -> bool:
-    """Whether an option is on the command line, and not of the environment, which serves all commands."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _formats(wanted: Sequence[str] | None, output: str) -> list[str]:
-    """The formats asked for, in order and once each."""
-    names = [name.strip().lower() for text in wanted or ["txt"] for name in text.split(",") if name.strip()]
-    names = [known for name in names for known in (writers.FORMATS if name == "all" else [name])]
-    unknown = [name for name in names if name not in writers.FORMATS]
-    if unknown or not names:
-        known = ", ".join(writers.FORMATS)
-        raise typer.BadParameter(
-            f"unknown format {', '.join(unknown) or '(none)'}; known are {known} and all"
-        )
-    if len(set(names)) > 1 and output == "-":
-        raise typer.BadParameter("several formats need a folder for their files: add -o DIR")
-    return list(dict.fromkeys(names))
-
-
-def _channel(text: str) -> int | Literal["mix", "each"]:
-    if text == "mix":
-        return "mix"
-    if text == "split":
-        return "each"
-    if not text.isdecimal():
-        raise typer.BadParameter(f"--channel {text!r} is neither mix, split nor a number from 0")
-    return int(text)
-
-
-def _sink(
-    output: str, formats: Sequence[str], cut: Cut, *, tokens: bool, overwrite: bool, resume: bool
-) -> outputs.Sink:
-    if resume and (output == "-" or overwrite):
-        raise typer.BadParameter("--resume goes with -o DIR, and not with --overwrite")
-    if output == "-":
-        return outputs.StreamSink(sys.stdout, formats[0], tokens=tokens)
-    folder = Path(output)
-    if obstacle := outputs.obstacle(folder):
-        raise typer.BadParameter(f"no results can be written to -o {output}: {obstacle}")
-    number = 0 if cut.channel == "each" else None if cut.channel == "mix" else cut.channel
-    return outputs.FileSink(
-        folder, formats, tokens=tokens, overwrite=overwrite, resume=resume, channel=number
-    )
 
 
 def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:

@@ -1,17 +1,23 @@
 """The options that several commands share, each spelled and explained once."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 from transduce.pipeline import Vad
 
 __all__ = [
+    "Actors",
+    "Address",
     "AsJson",
     "Backend",
+    "CpusPerActor",
     "Decoder",
     "Device",
+    "Engine",
+    "GpusPerActor",
     "Head",
+    "Manifest",
     "MaxSegment",
     "ModelName",
     "Offline",
@@ -83,4 +89,42 @@ Verbose: TypeAlias = Annotated[
 ]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", envvar="TRANSDUCE_JSON", help="As one JSON object.")
+]
+
+# Many recordings, many machines
+
+Manifest: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TRANSDUCE_MANIFEST",
+        help='JSON lines that list recordings: {"path": "a.wav"}; paths may be addresses (s3://...).',
+    ),
+]
+Engine: TypeAlias = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        envvar="TRANSDUCE_ENGINE",
+        help="Where the work is done: in this process, or on a Ray cluster (needs -o DIR, and resumes).",
+    ),
+]
+Address: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="TRANSDUCE_ADDRESS",
+        help="Of the Ray cluster, or auto.  [default: RAY_ADDRESS, or else one is started here]",
+    ),
+]
+Actors: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        envvar="TRANSDUCE_ACTORS",
+        help="How many models the cluster holds: N, or MIN:MAX; without MAX as many as it has room for.",
+    ),
+]
+CpusPerActor: TypeAlias = Annotated[
+    float, typer.Option(envvar="TRANSDUCE_CPUS_PER_ACTOR", min=0, help="Cores, and threads, of each model.")
+]
+GpusPerActor: TypeAlias = Annotated[
+    float,
+    typer.Option(envvar="TRANSDUCE_GPUS_PER_ACTOR", min=0, help="GPUs of each model, or a share of one."),
 ]

@@ -1,36 +1,45 @@
 """What `transduce transcribe` does once its options are read: recordings through a model into a sink.
 
-In: a model, what is asked of it, inputs and a sink. Out: how many recordings failed; results in the sink,
-and on standard error a line for each warning and error and, on a terminal, a bar in audio time.
+In: a model, what is asked of it, inputs, a sink and a ledger. Out: results in the sink, counts and failures
+in the ledger, and on standard error a line for each warning and error, and on a terminal a bar in audio time.
 """
 
 import logging
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
-from typing import IO, TypeAlias
+from typing import IO, Protocol
 
 import typer
 
 from transduce import audio, outputs, writers
 from transduce.cli_progress import Bar, audio_bar
 from transduce.errors import TransduceError
+from transduce.ledger import Failure, Ledger, explained
 from transduce.pipeline import Cut, Limits
+from transduce.remote import close_source, open_source
 from transduce.sources import AudioSource
 from transduce.transcriber import Model
 from transduce.transcript import Transcript
 from transduce.types import Segment
 
-__all__ = ["Failure", "Work", "complain", "complain_of", "transcribe_all"]
+__all__ = ["Putting", "Reported", "Work", "complain", "complain_of", "say_finished", "transcribe_all"]
 
 MOST_PROBED = 1000
 """Of more recordings, lengths are not asked for before the work, and the bar does not know the whole."""
 
 logger = logging.getLogger("transduce")
 
-Failure: TypeAlias = TransduceError | OSError
-"""Why one recording has no result; an OSError is that of its output file."""
+
+class Reported(outputs.Result, Protocol):
+    """A result, and what is said of it."""
+
+    @property
+    def duration(self) -> float: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -44,29 +53,65 @@ class Work:
 
 
 def transcribe_all(
-    work: Work, entries: Sequence[outputs.Input], sink: outputs.Sink, *, fail_fast: bool
-) -> int:
-    """Run everything, put what succeeds, report what does not; the number of failed recordings.
+    work: Work, entries: Sequence[outputs.Input], sink: outputs.Sink, ledger: Ledger, *, fail_fast: bool
+) -> None:
+    """Run everything, put what succeeds, report what does not.
 
     The text of one recording goes to a stream while it is being recognised.
     """
     if isinstance(sink, outputs.StreamSink) and sink.takes_segments and work.cut.channel != "each":
-        return _transcribe_live(work, entries[0], sink.stream)
-    num_done = sum(entry.is_done for entry in entries)
-    if num_done and not work.is_quiet:
-        complain(f"finished before, left as they are: {num_done} of {len(entries)}")
-    num_failed = 0
+        _transcribe_live(work, entries[0], sink.stream, ledger)
+        return
+    if not work.is_quiet:
+        say_finished(entries)
     outcomes_of = _outcomes_singly if fail_fast else _outcomes
     with _bar(work, entries) as bar, closing(outcomes_of(work, entries, bar)) as outcomes:
+        putting = Putting(entries, sink, ledger, bar, is_quiet=work.is_quiet)
+        putting.put_all(outcomes, fail_fast=fail_fast)
+
+
+@dataclass(frozen=True)
+class Putting:
+    """Where what became of recordings goes: results to a sink, errors to standard error, all to a ledger."""
+
+    entries: Sequence[outputs.Input]
+    sink: outputs.Sink
+    ledger: Ledger
+    bar: Bar
+    is_quiet: bool
+
+    def put_all(
+        self, outcomes: Iterable[tuple[int, Sequence[Reported] | Failure]], *, fail_fast: bool
+    ) -> None:
+        """Take the index of each entry and its results or its error; end at the first error if asked to."""
         for index, outcome in outcomes:
-            with bar.pause():
-                failure = outcome if isinstance(outcome, Exception) else _put(sink, index, outcome, work)
+            with self.bar.pause():
+                failure = outcome if isinstance(outcome, Exception) else self._put(index, outcome)
                 if failure is not None:
-                    num_failed += 1
+                    self.ledger.failed(self.entries[index].path, failure)
                     complain_of(failure)
             if failure is not None and fail_fast:
                 break
-    return num_failed
+
+    def _put(self, index: int, results: Sequence[Reported]) -> Failure | None:
+        """Write the results and say their warnings; an error of the disk is the recording's error."""
+        for result in results:
+            _report(result, is_quiet=self.is_quiet)
+        try:
+            self.sink.put(index, results)
+        except BrokenPipeError:  # whoever read standard output has had enough
+            raise
+        except (OSError, TransduceError) as error:
+            return error
+        self.ledger.finished(max((result.duration for result in results), default=0.0))
+        return None
+
+
+def say_finished(entries: Sequence[outputs.Input]) -> None:
+    """How many entries have their results from before, if any."""
+    num_finished = sum(entry.is_done for entry in entries)
+    if num_finished:
+        complain(f"finished before, left as they are: {num_finished} of {len(entries)}")
 
 
 def _outcomes(
@@ -76,13 +121,15 @@ def _outcomes(
 
     Lazily, in order.
     """
-    sources = (_source(entry) for entry in entries if entry.is_open)
+    sources = [_source(entry) for entry in entries if entry.is_open]
+    opened = iter(sources)
     with closing(work.model.transcribe_each(sources, work.cut, work.limits, bar.advance)) as found:
         for index, entry in enumerate(entries):
             if entry.error is not None:
                 yield index, entry.error
             elif entry.is_open:
                 yield index, next(found)
+                close_source(next(opened))
 
 
 def _outcomes_singly(
@@ -95,34 +142,21 @@ def _outcomes_singly(
 
 
 def _source(entry: outputs.Input) -> AudioSource:
-    return sys.stdin.buffer if entry.path == outputs.STDIN else entry.path
+    return sys.stdin.buffer if entry.path == outputs.STDIN else open_source(entry.path)
 
 
-def _put(sink: outputs.Sink, index: int, transcripts: Sequence[Transcript], work: Work) -> Failure | None:
-    """Write the results and say their warnings; an error of the disk is the recording's error."""
-    for transcript in transcripts:
-        _report(transcript, work)
-    try:
-        sink.put(index, transcripts)
-    except BrokenPipeError:  # whoever read standard output has had enough
-        raise
-    except (OSError, TransduceError) as error:
-        return error
-    return None
-
-
-def _report(transcript: Transcript, work: Work) -> None:
-    name = writers.shown(str(transcript.source))
-    logger.info("%s: %.2f s, %d words", name, transcript.duration, len(transcript.words))
-    for warning in () if work.is_quiet else transcript.warnings:
-        complain(f"warning: {transcript.source}: {warning}")
+def _report(result: Reported, *, is_quiet: bool) -> None:
+    name = writers.shown(str(result.source))
+    logger.info("%s: %.2f s", name, result.duration)
+    for warning in () if is_quiet else result.warnings:
+        complain(f"warning: {result.source}: {warning}")
 
 
 # One recording, as it is recognised
 
 
-def _transcribe_live(work: Work, entry: outputs.Input, stream: IO[str]) -> int:
-    """Write the text of each segment once it is final; the number of failures."""
+def _transcribe_live(work: Work, entry: outputs.Input, stream: IO[str], ledger: Ledger) -> None:
+    """Write the text of each segment once it is final."""
     try:
         if entry.error is not None:
             raise entry.error
@@ -132,10 +166,11 @@ def _transcribe_live(work: Work, entry: outputs.Input, stream: IO[str]) -> int:
     except BrokenPipeError:  # whoever read standard output has had enough
         raise
     except (OSError, TransduceError) as error:
+        ledger.failed(entry.path, error)
         complain_of(error)
-        return 1
-    _report(transcript, work)
-    return 0
+    else:
+        ledger.finished(transcript.duration)
+        _report(transcript, is_quiet=work.is_quiet)
 
 
 def _written(segments: Generator[Segment, None, Transcript], stream: IO[str]) -> Transcript:
@@ -181,10 +216,13 @@ def _whole_seconds(work: Work, entries: Sequence[outputs.Input]) -> float | None
 
 
 def _seconds(cut: Cut, entry: outputs.Input) -> float | None:
+    if entry.claimed_seconds is not None:
+        return entry.claimed_seconds
     rate = 16000  # any; nothing is read
+    source = _source(entry)
     try:
         with audio.open_stream(
-            entry.path,
+            source,
             rate=rate,
             track=cut.track,
             start_seconds=cut.start_seconds,
@@ -193,14 +231,14 @@ def _seconds(cut: Cut, entry: outputs.Input) -> float | None:
             return stream.expected_seconds
     except TransduceError:  # reported when its turn comes
         return 0.0
+    finally:
+        close_source(source)
 
 
 def complain_of(failure: Failure) -> None:
     """One line with the name, the reason and the code of an error."""
-    if isinstance(failure, TransduceError):
-        complain(f"error: {failure} [{failure.code}]")
-    else:
-        complain(f"error: {failure.filename or 'standard output'}: {failure.strerror} [output]")
+    code, message = explained(failure)
+    complain(f"error: {message} [{code}]")
 
 
 def complain(message: str) -> None:

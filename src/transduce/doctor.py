@@ -24,6 +24,7 @@ EXTRAS = {
     "torch": ("torch", "safetensors", "omegaconf"),
     "cuda": ("cuda-bindings",),
     "eval": ("jiwer",),
+    "ray": ("ray", "fsspec"),
     "server": ("fastapi", "uvicorn", "python-multipart", "prometheus-client"),
 }
 """Extra -> the distributions that it adds."""

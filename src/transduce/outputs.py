@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from transduce.errors import AudioError, TransduceError
-from transduce.transcript import Transcript
 from transduce.writers import shown, write_atomic
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "STDIN",
     "FileSink",
     "Input",
+    "Result",
     "Sink",
     "StreamSink",
     "expand",
@@ -50,6 +50,8 @@ class Input:
     """What is wrong with it before it is even opened."""
     is_done: bool = False
     """Whether its results are there already, from a run before."""
+    claimed_seconds: float | None = None
+    """Its length, where a manifest says it."""
 
     @property
     def is_open(self) -> bool:
@@ -164,6 +166,20 @@ def obstacle(folder: Path) -> str | None:
     return None
 
 
+class Result(Protocol):
+    """What was said in a recording, or in a channel of it, as far as its files are concerned."""
+
+    @property
+    def source(self) -> str | None: ...
+
+    @property
+    def channel(self) -> int | None: ...
+
+    def render(self, format: str, tokens: bool = False) -> str:  # noqa: A002
+        """The content of a file of a format."""
+        ...
+
+
 class Sink(Protocol):
     """Where transcripts go."""
 
@@ -171,7 +187,7 @@ class Sink(Protocol):
         """The inputs: with an error where results could not be put, done where nothing is left to put."""
         ...
 
-    def put(self, index: int, transcripts: Sequence[Transcript]) -> None:
+    def put(self, index: int, transcripts: Sequence[Result]) -> None:
         """Take what became of the input at `index`: one transcript, or one a channel."""
         ...
 
@@ -197,7 +213,7 @@ class StreamSink:
         self.is_single = len(inputs) == 1
         return list(inputs)
 
-    def put(self, index: int, transcripts: Sequence[Transcript]) -> None:  # noqa: ARG002
+    def put(self, index: int, transcripts: Sequence[Result]) -> None:  # noqa: ARG002
         has_heading = self.format_name != "json" and not (self.is_single and len(transcripts) == 1)
         for transcript in transcripts:
             text = transcript.render(self.format_name, tokens=self.tokens)
@@ -205,7 +221,7 @@ class StreamSink:
         self.stream.flush()
 
 
-def _heading(transcript: Transcript) -> str:
+def _heading(transcript: Result) -> str:
     channel = "" if transcript.channel is None else f" channel {transcript.channel}"
     return f"== {shown(str(transcript.source))}{channel} =="
 
@@ -254,7 +270,7 @@ class FileSink:
             return None
         return FileExistsError(errno.EEXIST, "exists already; --overwrite replaces it", str(path))
 
-    def put(self, index: int, transcripts: Sequence[Transcript]) -> None:
+    def put(self, index: int, transcripts: Sequence[Result]) -> None:
         files = {
             _numbered(path, transcript.channel): transcript.render(name, tokens=self.tokens)
             for transcript in reversed(transcripts)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from transduce.errors import AudioError, ResourceError, TransduceError
 
-__all__ = ["AudioSource", "describe_source", "opened_source"]
+__all__ = ["AudioSource", "describe_source", "is_address", "opened_source"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,11 @@ def describe_source(source: AudioSource) -> str:
         return "<bytes>"
     name = getattr(source, "name", None)  # an int where the file was opened from a descriptor
     return name if isinstance(name, str) and name else "<stream>"
+
+
+def is_address(name: str) -> bool:
+    """Whether a name is that of something on a network (`https://...`, `s3://...`), and no path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name) is not None
 
 
 @contextmanager
@@ -76,7 +81,7 @@ def _opened(source: AudioSource, name: str, stack: ExitStack) -> BinaryIO | _Arr
 
 
 def _open_path(path: str | os.PathLike[str], name: str) -> BinaryIO:
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name):
+    if is_address(name):
         raise AudioError(f"{name} is an address, not a file: download it first")
     try:
         return open(path, "rb")

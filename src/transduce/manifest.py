@@ -1,0 +1,124 @@
+"""A list of recordings: JSON lines, one recording a line.
+
+In: the path or address of a manifest. Out: `outputs.Input`s in order. A line is an object with `path` (or
+NeMo's `audio_filepath`), and may have `duration` (seconds; it saves opening the file to ask) and `name` (of
+the result below the output folder, without extension). Without names, results mirror the folders below the
+deepest one that all recordings share. Relative paths are those of the manifest's folder. Other keys are
+passed over. No recording is opened here.
+"""
+
+import json
+import math
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from transduce.outputs import Input
+from transduce.remote import read_text
+from transduce.sources import is_address
+
+__all__ = ["read_manifest"]
+
+
+def read_manifest(location: str) -> list[Input]:
+    """The recordings of a manifest; at least one.
+
+    Raises ValueError, with the line, for what is no manifest (AudioError for an address that gives nothing),
+    and OSError for what cannot be read.
+    """
+    try:
+        text = read_text(location)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{location} is not text in UTF-8: {error.reason} at byte {error.start}") from error
+    rows = list(_rows(location, text))
+    if not rows:
+        raise ValueError(f"{location} lists no recordings")
+    return _placed([_input(location, place, row) for place, row in rows])
+
+
+def _rows(location: str, text: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Each object, and where it stands."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{location}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{place}: is not JSON: {error.msg} at column {error.colno}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f'{place}: is no JSON object like {{"path": "talk.wav"}}')
+        yield place, row
+
+
+def _input(location: str, place: str, row: Mapping[str, object]) -> Input:
+    """One recording; its `relative` is empty where the line does not name its result."""
+    path = row.get("path", row.get("audio_filepath"))
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ValueError(f'{place}: "path" is missing or no path')
+    if row.get("offset"):
+        raise ValueError(f'{place}: "offset" asks for a part of a file; only whole recordings are taken')
+    relative = _named(place, row.get("name"), PurePosixPath(path).suffix)
+    return Input(_joined(location, path), relative, claimed_seconds=_duration(place, row))
+
+
+def _joined(location: str, path: str) -> str:
+    """A path as seen from here: a relative one is below the manifest's folder."""
+    if is_address(path):
+        return path
+    if is_address(location):
+        return posixpath.join(posixpath.dirname(location), path)
+    return os.path.join(os.path.dirname(location), path)
+
+
+def _named(place: str, name: object, extension: str) -> Path:
+    """The place of a result that has a name; results take the place of the extension."""
+    if name is None:
+        return Path()
+    parts = PurePosixPath(name).parts if isinstance(name, str) and "\0" not in name else ()
+    if not parts or ".." in parts or Path(*parts).is_absolute():
+        raise ValueError(f'{place}: "name" is no relative path below the output folder: {name!r}')
+    return Path(*parts[:-1], parts[-1] + (extension or ".audio"))
+
+
+def _duration(place: str, row: Mapping[str, object]) -> float | None:
+    seconds = row.get("duration")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise ValueError(f'{place}: "duration" is no number of seconds: {seconds!r}')
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f'{place}: "duration" is no number of seconds: {seconds!r}')
+    return float(seconds)
+
+
+def _placed(inputs: Sequence[Input]) -> list[Input]:
+    """The inputs, each with its place below the folder that those without a name share."""
+    folders = [_parts(entry.path) for entry in inputs]
+    shared = _shared(
+        [parts[:-1] for parts, entry in zip(folders, inputs, strict=True) if not entry.relative.name]
+    )
+    return [
+        entry if entry.relative.name else replace(entry, relative=Path(*parts[shared:]))
+        for entry, parts in zip(inputs, folders, strict=True)
+    ]
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """The folders of a path or an address, and its name: `s3://bucket/a/b.wav` -> s3, bucket, a, b.wav."""
+    if is_address(path):
+        scheme, _, rest = path.partition("://")
+        return (scheme, *(part for part in rest.split("/") if part not in ("", ".", "..")))
+    absolute = Path(os.path.abspath(path))
+    return (absolute.drive.strip("\\/:").replace("\\", "-"), *absolute.parts[1:])
+
+
+def _shared(folders: Sequence[tuple[str, ...]]) -> int:
+    """How many folders all of them begin with."""
+    if not folders:
+        return 0
+    first, last = min(folders), max(folders)
+    pairs = enumerate(zip(first, last, strict=False))
+    return next((depth for depth, (a, b) in pairs if a != b), min(len(first), len(last)))

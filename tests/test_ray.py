@@ -1,0 +1,86 @@
+"""The pipeline on a Ray cluster of two nodes in this machine: nothing is lost, nothing is doubled.
+
+The full counts are in test_ray_prove.py.
+"""
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_support import Nodes, cluster, corpus, expected, kill_workers, lines, stamps, texts, wait_for
+
+from transduce.cluster.worker import MOST_ATTEMPTS
+
+pytestmark = [pytest.mark.linux, pytest.mark.alone]  # one cluster, one test at a time on it
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with cluster(opening_seconds=0.1) as started:
+        yield started
+
+
+def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    given = corpus(tmp_path, 60, 4)
+    run = nodes.run(given.manifest, tmp_path / "out", "--actors", "2")
+    assert run.returncode == 1, run.stderr
+    results = texts(tmp_path / "out")
+    assert sorted(results) == sorted(given.good)
+    assert results == expected(given, tmp_path / "local")
+
+    failures = lines(tmp_path / "out" / "failures.jsonl")
+    assert sorted(Path(failure["path"]).stem for failure in failures) == sorted(given.bad)
+    assert {failure["code"] for failure in failures} == {"audio"}
+    assert all(failure["path"] in failure["message"] for failure in failures)
+    (record,) = lines(tmp_path / "out" / "runs.jsonl")
+    counts = {"files": 60, "finished": 56, "failed": 4, "finished_before": 0, "complete": True}
+    assert counts.items() <= record.items()
+    assert (record["machines"], record["workers"], record["repeated_tasks"]) == (2, 2, 0)
+    assert record["rtfx"] == pytest.approx(record["audio_hours"] * 3600 / record["wall_seconds"], rel=0.01)
+    assert "finished 56 of 60, failed 4" in run.stderr
+
+    before = stamps(tmp_path / "out")
+    again = nodes.run(given.manifest, tmp_path / "out")
+    assert again.returncode == 1
+    assert stamps(tmp_path / "out") == before, "a run after it leaves what is finished as it is"
+    assert "finished before, left as they are: 56 of 60" in again.stderr
+    assert lines(tmp_path / "out" / "failures.jsonl") == failures
+    assert [entry["finished"] for entry in lines(tmp_path / "out" / "runs.jsonl")] == [56, 0]
+
+
+def test_killed_workers_and_a_killed_driver_lose_and_double_nothing(nodes: Nodes, tmp_path: Path) -> None:
+    rng = random.Random(12)
+    given = corpus(tmp_path, 80, 3)
+    out = tmp_path / "out"
+    driver = nodes.start(given.manifest, out)
+    assert kill_workers(nodes, driver, [5, 15, 25], out, rng) == 3
+    wait_for(out, 40, driver)
+    driver.send_signal(signal.SIGKILL)
+    driver.communicate()
+    before = stamps(out)
+
+    run = nodes.run(given.manifest, out)
+    assert run.returncode == 1, run.stderr
+    assert texts(out) == expected(given, tmp_path / "local")
+    assert sorted(texts(out)) == sorted(given.good)
+    assert stamps(out).items() >= before.items(), "what was finished is not written again"
+    failures = lines(out / "failures.jsonl")
+    assert sorted(Path(failure["path"]).stem for failure in failures) == sorted(given.bad)
+    (record,) = lines(out / "runs.jsonl")
+    assert record["finished"] == len(given.good) - len(before) == len(given.good) - record["finished_before"]
+
+
+def test_a_recording_that_ends_its_workers_fails_alone(nodes: Nodes, tmp_path: Path) -> None:
+    given = corpus(tmp_path, 12, 0)
+    poison = given.manifest.parent / "in" / "poison.wav"
+    poison.symlink_to(given.manifest.parent / "in" / "0000.wav")
+    with given.manifest.open("a") as file:
+        file.write('{"path": "in/poison.wav"}\n')
+    run = nodes.run(given.manifest, tmp_path / "out")
+    assert run.returncode == 1, run.stderr
+    assert sorted(texts(tmp_path / "out")) == sorted(given.good)
+    (failure,) = lines(tmp_path / "out" / "failures.jsonl")
+    assert (failure["path"], failure["code"]) == (str(poison), "resource")
+    assert f"ended {MOST_ATTEMPTS} workers" in failure["message"]
