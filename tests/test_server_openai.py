@@ -22,7 +22,6 @@ from transduce.transcriber import load_model
 
 FRAME_SECONDS = 0.08
 UTTERANCES = range(40)
-SOME = range(0, 40, 4)
 GOLDENS: list[dict[str, Any]] = golden("nemo-hybrid")["utterances"]
 
 
@@ -112,7 +111,7 @@ def test_segments_are_whole(client: OpenAI) -> None:
 
 
 def test_text_is_the_golden_text(client: OpenAI) -> None:
-    for index in SOME:
+    for index in UTTERANCES:
         found = client.audio.transcriptions.create(
             model="whisper-1", file=recording(index), response_format="text"
         )
@@ -123,7 +122,7 @@ def test_text_is_the_golden_text(client: OpenAI) -> None:
     ("name", "head", "point"), [("srt", "1\n00:00:0", ","), ("vtt", "WEBVTT\n\n00:00:0", ".")]
 )
 def test_subtitles_are_the_golden_text(client: OpenAI, name: str, head: str, point: str) -> None:
-    for index in SOME:
+    for index in UTTERANCES:
         found = client.audio.transcriptions.create(
             model="whisper-1",
             file=recording(index),
@@ -136,7 +135,7 @@ def test_subtitles_are_the_golden_text(client: OpenAI, name: str, head: str, poi
 
 
 def test_a_stream_gives_the_golden_text_piece_by_piece(client: OpenAI) -> None:
-    for index in SOME:
+    for index in UTTERANCES:
         events = list(
             client.audio.transcriptions.create(model="whisper-1", file=recording(index), stream=True)
         )

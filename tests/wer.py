@@ -21,20 +21,36 @@ def word_errors(reference: str, found: str) -> int:
     return row[-1]
 
 
-def equal_words(reference: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]]:
-    """The places of the words that a least number of changes leaves as they are."""
+def equal_words(
+    reference: Sequence[str],
+    found: Sequence[str],
+    seconds: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> list[tuple[int, int]]:
+    """The places of the words that a least number of changes leaves as they are.
+
+    Where several ways change as little, the one whose words are nearest in time, if `seconds` gives the
+    times of both.
+    """
+    change = 10**9
+    """Is worse than any distance of all words in milliseconds."""
+
+    def pair_cost(i: int, j: int) -> int:
+        if reference[i] != found[j]:
+            return change
+        return round(1000 * min(1.0, abs(seconds[0][i] - seconds[1][j]))) if seconds else 0
+
     cost = np.zeros((len(reference) + 1, len(found) + 1), int)
-    cost[:, 0], cost[0] = np.arange(len(reference) + 1), np.arange(len(found) + 1)
-    for i, word in enumerate(reference):
-        for j, other in enumerate(found):
-            cost[i + 1, j + 1] = min(cost[i, j] + (word != other), cost[i, j + 1] + 1, cost[i + 1, j] + 1)
+    cost[:, 0], cost[0] = change * np.arange(len(reference) + 1), change * np.arange(len(found) + 1)
+    for i in range(len(reference)):
+        for j in range(len(found)):
+            left_out = min(cost[i, j + 1], cost[i + 1, j]) + change
+            cost[i + 1, j + 1] = min(cost[i, j] + pair_cost(i, j), left_out)
     pairs = []
     i, j = len(reference), len(found)
     while i and j:
-        is_equal = reference[i - 1] == found[j - 1]
-        if cost[i, j] == cost[i - 1, j - 1] + (not is_equal):
+        if cost[i, j] == cost[i - 1, j - 1] + pair_cost(i - 1, j - 1):
             i, j = i - 1, j - 1
-            pairs += [(i, j)] if is_equal else []
+            pairs += [(i, j)] if reference[i] == found[j] else []
         else:
-            i, j = (i - 1, j) if cost[i, j] == cost[i - 1, j] + 1 else (i, j - 1)
+            i, j = (i - 1, j) if cost[i, j] == cost[i - 1, j] + change else (i, j - 1)
     return pairs[::-1]
