@@ -8,25 +8,33 @@ has new shapes. And the same batches leave holes in glibc's heap, which it neith
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 
-__all__ = ["give_back", "limit_caches"]
+__all__ = ["give_back", "glibc", "limit_caches"]
 
-CACHE_LIMITS = {
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
-    "LRU_CACHE_CAPACITY": "64",
-}
-"""Environment variables of oneDNN and of torch's bridge to it; a batch needs some dozen shapes."""
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables of oneDNN and of torch's bridge to it."""
 
 
-def limit_caches() -> None:
-    """Set the limits that the user has not set; they hold if torch has computed nothing so far."""
-    for name, value in CACHE_LIMITS.items():
-        os.environ.setdefault(name, value)
+def limit_caches(capacity: int = 64) -> None:
+    """Set the limits that the user has not set; they hold if torch has computed nothing so far.
+
+    A batch needs some dozen shapes.
+    """
+    for name in CACHES:
+        os.environ.setdefault(name, str(capacity))
 
 
 def give_back() -> None:
     """Return free memory, in some 10 to 40 ms; where the C library is not glibc, nothing."""
+    trim = glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def glibc(name: str) -> Callable[..., int] | None:
+    """A function of glibc; None where that is not the C library."""
+    found: Callable[..., int] | None = None
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        found = getattr(ctypes.CDLL(None), name, None)
+    return found
