@@ -78,6 +78,11 @@ def write_repository(folder: Path, *options: str, model: str = "demo") -> Path:
     return folder
 
 
+def _prefix(port: int) -> str:
+    """What the names of a server's shared memory begin with."""
+    return f"triton-test-{port}-"
+
+
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -137,16 +142,15 @@ class Server:
         (kilobytes,) = re.findall(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
         return int(kilobytes) * 1024
 
+    def shared_memory(self) -> list[str]:
+        """The regions in /dev/shm of the server's Python backend."""
+        return [path.name for path in Path("/dev/shm").glob(f"{_prefix(self.http_port)}*")]
+
     def num_threads(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/task").iterdir()))
 
     def num_files(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
-
-
-def shared_memory() -> set[str]:
-    """The regions of Python backends, of all servers on this machine."""
-    return {path.name for path in Path("/dev/shm").glob("triton_python_backend_shm*")}
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -177,6 +181,7 @@ def triton(repository: Path, *options: str, numpy2: bool = False) -> Iterator[Se
         f"--http-port={http_port}",
         "--grpc-address=127.0.0.1",
         f"--grpc-port={grpc_port}",
+        f"--backend-config=python,shm-region-prefix-name={_prefix(http_port)}",
         "--allow-metrics=false",
         "--model-control-mode=explicit",
         "--load-model=*",

@@ -90,8 +90,9 @@ def stream(job: Job) -> Job:
         server.start_stream(lambda result, error: answers.put((result, error)))
         server.async_stream_infer(job["model"], inputs(job), enable_empty_final_response=True)
         while True:
+            left = started + job.get("cancel_seconds", TIMEOUT_SECONDS) - time.monotonic()
             try:
-                result, error = answers.get(timeout=job.get("cancel_seconds") or TIMEOUT_SECONDS)
+                result, error = answers.get(timeout=max(0.0, left))
             except Empty:
                 server.stop_stream(cancel_requests=True)
                 break
