@@ -19,7 +19,7 @@ __all__ = ["MARKS", "PAGES", "Block", "Shown", "blocks", "summary"]
 MARKS = ("needs-network", "needs-docker", "needs-gpu")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-FENCE = re.compile(r"^(?:<!-- (.*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,13 @@ def test_a_page_does_what_it_says(page: Path, reader: Reader) -> None:
             assert block.language in ("sh", "python", "", "text"), f"{block.place}: what is {block.language}?"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_block_is_overlooked(page: Path) -> None:
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
+    found = list(blocks(page))
+    assert len(fences) == 2 * (len(found) + sum(block.shown is not None for block in found))
+
+
 def test_what_runs_and_what_cannot_is_counted() -> None:
     found = re.findall(r"\d+", summary())
     assert len(found) == 2 + len(MARKS)
