@@ -6,6 +6,7 @@ Faults that users of Triton met are those of `facts/field-bugs.md`, group L, and
 
 import json
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,12 @@ def direct(repository: Path) -> Iterator[Model]:
     """The deployed files without Triton."""
     with load_model(repository / "transduce" / "1" / "model") as model:
         yield model
+
+
+def one_model(repository: Path, folder: Path) -> Path:
+    """A repository with a copy of the model that does not stream."""
+    shutil.copytree(repository / "transduce", folder / "transduce")
+    return folder
 
 
 def wav(name: str) -> Path:
@@ -436,8 +443,9 @@ def test_requests_under_way_are_answered_when_the_model_is_unloaded(server: Serv
 
 
 def test_a_server_ends_at_sigterm_and_leaves_nothing(repository: Path, tmp_path: Path) -> None:
+    folder = one_model(repository, tmp_path / "one")
     for _ in range(2):
-        with triton(repository) as server, Client(server) as client:
+        with triton(folder) as server, Client(server) as client:
             assert client.ask(files(wav("u01.wav"))).status is None
             stubs = list(server.stubs())
             assert server.shared_memory()
@@ -446,9 +454,9 @@ def test_a_server_ends_at_sigterm_and_leaves_nothing(repository: Path, tmp_path:
         assert not server.shared_memory()
 
 
-def test_numpy_2_is_refused_where_the_stub_cannot_read_it(repository: Path) -> None:
+def test_numpy_2_is_refused_where_the_stub_cannot_read_it(repository: Path, tmp_path: Path) -> None:
     """Server issue 8019: every output would be empty, and only clients would notice."""
-    with triton(repository, numpy2=True) as server:
+    with triton(one_model(repository, tmp_path / "one"), numpy2=True) as server:
         entry = server.index()["transduce"]
         assert entry["state"] == "UNAVAILABLE"
         assert "cannot read the arrays of numpy 2" in entry["reason"]
@@ -467,7 +475,7 @@ def test_two_instances_share_the_work(tmp_path: Path) -> None:
 
 
 def test_a_parameter_that_is_wrong_is_the_models_status(repository: Path, tmp_path: Path) -> None:
-    folder = write_repository(tmp_path / "wrong")
+    folder = one_model(repository, tmp_path / "wrong")
     config = folder / "transduce" / "config.pbtxt"
     text = config.read_text(encoding="utf-8")
     config.write_text(re.sub(r'"160"', '"much"', text), encoding="utf-8")
