@@ -1,8 +1,8 @@
 """What the tests of the Ray engine share: a cluster of two nodes, manifests, and ways to end its processes.
 
 Linux only: processes are found in /proc. Workers of the cluster and the drivers are other processes than the
-test's. An audit hook, which every one of them installs when it starts, stands for what happens to workers in
-the field: a recording named `*poison*` ends whoever opens it, and each recording may take its time to open.
+test's. An audit hook, which each worker installs when it starts, stands for what happens in the field: a
+recording named `*poison*` ends whoever opens it, and a model's worker may need some time to open each.
 """
 
 import json
@@ -32,7 +32,9 @@ def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].endswith(".wav"):
         if "poison" in arguments[0]:
             os._exit(1)
-        time.sleep(float(os.environ.get("OPENING_SECONDS", 0)))
+        with open("/proc/self/cmdline") as file:
+            if "MapBatches(Worker)" in file.read():
+                time.sleep(float(os.environ["OPENING_SECONDS"]))
 
 if os.environ.get("RAY_RAYLET_PID"):
     sys.addaudithook(hook)
@@ -51,7 +53,7 @@ class Nodes:
         """The processes that hold a model now."""
         parents = dict(_parents())
         ours = [pid for pid, parent in parents.items() if parents.get(parent) == self.process.pid]
-        return [pid for pid in ours if _command(pid).startswith("ray::MapWorker")]
+        return [pid for pid in ours if "MapBatches(Worker)" in _command(pid)]
 
     def command(self, manifest: Path, output: Path, *options: str) -> list[str]:
         """The command line that transcribes a manifest with the demo on this cluster."""
@@ -139,6 +141,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def failed(folder: Path) -> dict[str, dict[str, Any]]:
+    """The failures of the last run, by name; each name is there once."""
+    found = lines(folder / "failures.jsonl")
+    by_name = {Path(failure["path"]).stem: failure for failure in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
 def texts(folder: Path) -> dict[str, str]:
     """The content of every result, by name."""
     return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.txt")}
@@ -180,7 +190,7 @@ def kill_workers(
     for threshold in thresholds:
         wait_for(folder, threshold, driver)
         while not (workers := nodes.workers()):
-            assert driver.poll() is None, "the driver ended"
+            assert driver.poll() is None, f"the driver ended: {driver.communicate()[1]}"
             time.sleep(0.02)
         os.kill(rng.choice(workers), signal.SIGKILL)
         num_killed += 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_support import Nodes, cluster, corpus, expected, kill_workers, lines, stamps, texts, wait_for
+from ray_support import Nodes, cluster, corpus, expected, failed, kill_workers, lines, stamps, texts, wait_for
 
 from transduce.cluster.worker import MOST_ATTEMPTS
 
@@ -30,10 +30,10 @@ def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert sorted(results) == sorted(given.good)
     assert results == expected(given, tmp_path / "local")
 
-    failures = lines(tmp_path / "out" / "failures.jsonl")
-    assert sorted(Path(failure["path"]).stem for failure in failures) == sorted(given.bad)
-    assert {failure["code"] for failure in failures} == {"audio"}
-    assert all(failure["path"] in failure["message"] for failure in failures)
+    failures = failed(tmp_path / "out")
+    assert sorted(failures) == sorted(given.bad)
+    assert {failure["code"] for failure in failures.values()} == {"audio"}
+    assert all(failure["path"] in failure["message"] for failure in failures.values())
     (record,) = lines(tmp_path / "out" / "runs.jsonl")
     counts = {"files": 60, "finished": 56, "failed": 4, "finished_before": 0, "complete": True}
     assert counts.items() <= record.items()
@@ -46,7 +46,7 @@ def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert again.returncode == 1
     assert stamps(tmp_path / "out") == before, "a run after it leaves what is finished as it is"
     assert "finished before, left as they are: 56 of 60" in again.stderr
-    assert lines(tmp_path / "out" / "failures.jsonl") == failures
+    assert failed(tmp_path / "out") == failures
     assert [entry["finished"] for entry in lines(tmp_path / "out" / "runs.jsonl")] == [56, 0]
 
 
@@ -54,7 +54,7 @@ def test_killed_workers_and_a_killed_driver_lose_and_double_nothing(nodes: Nodes
     rng = random.Random(12)
     given = corpus(tmp_path, 80, 3)
     out = tmp_path / "out"
-    driver = nodes.start(given.manifest, out)
+    driver = nodes.start(given.manifest, out, "--actors", "2")
     assert kill_workers(nodes, driver, [5, 15, 25], out, rng) == 3
     wait_for(out, 40, driver)
     driver.send_signal(signal.SIGKILL)
@@ -66,8 +66,7 @@ def test_killed_workers_and_a_killed_driver_lose_and_double_nothing(nodes: Nodes
     assert texts(out) == expected(given, tmp_path / "local")
     assert sorted(texts(out)) == sorted(given.good)
     assert stamps(out).items() >= before.items(), "what was finished is not written again"
-    failures = lines(out / "failures.jsonl")
-    assert sorted(Path(failure["path"]).stem for failure in failures) == sorted(given.bad)
+    assert sorted(failed(out)) == sorted(given.bad)
     (record,) = lines(out / "runs.jsonl")
     assert record["finished"] == len(given.good) - len(before) == len(given.good) - record["finished_before"]
 
