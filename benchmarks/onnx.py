@@ -1,10 +1,11 @@
 """What does decoding inside the graph gain over a loop in Python, and what does RNN-T cost beside CTC?
 
-    OMP_NUM_THREADS=1 python benchmarks/onnx.py [--heads NAME ...] [--batches 1 8] [--windows 1 2 4 8 16]
+    OMP_NUM_THREADS=1 python benchmarks/onnx.py [--heads NAME ...] [--batches 1 8] [--windows 1 4] [--bursts]
     python benchmarks/onnx.py --end-to-end [--layers 16] [--seconds 10] [--batch 4] [--threads 1]
 
-Heads of real sizes with random weights; the blank's bias is set so that about one frame in three gives a
-label, as in speech (`--rate`). All ways get the same weights and threads, in one run, in turns:
+Heads of real sizes that speak on cue, a label in three frames (`heads.py`); with `--bursts` random ones
+whose blank is tuned to as many labels (`--rate`), which come up to ten on a frame, as in no speech. All ways
+get the same weights and threads, in one run, in turns:
 
 - graph: onnxruntime on our Loop, from encoder frames to labels, for several windows; * marks the default;
 - steps: a loop in Python over two sessions, decoder and joint as upstream exports them, both run at every
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from heads import SIZES, Size, speaking_frames, speaking_head
 
 from transduce import features, greedy
 from transduce.onnx import encoder, frontend, loop
@@ -43,33 +45,7 @@ Array = npt.NDArray[Any]
 
 LABELS_PER_FRAME = 1 / 3
 NUM_FRAMES = 240
-TDT = (0, 1, 2, 3, 4)
 OUTPUTS = ("ids", "frames", "durations", "log_probs", "counts")
-
-
-@dataclass(frozen=True)
-class Size:
-    """A head as it ships: width of LSTM and joint, layers, encoder width, classes with blank, durations."""
-
-    width: int
-    num_layers: int
-    encoder_width: int
-    num_classes: int
-    durations: tuple[int, ...] = (0,)
-
-    @property
-    def spec(self) -> HeadSpec:
-        kind = "tdt" if len(self.durations) > 1 else "rnnt"
-        return HeadSpec(kind, self.num_classes, self.num_classes - 1, self.durations)  # type: ignore[arg-type]
-
-
-SIZES = {
-    "gigaam-34": Size(320, 1, 768, 34),
-    "gigaam-1025": Size(320, 1, 768, 1025),
-    "parakeet-rnnt-1025": Size(640, 2, 1024, 1025),
-    "parakeet-tdt-1025": Size(640, 2, 1024, 1025, TDT),
-    "parakeet-tdt-8193": Size(640, 2, 1024, 8193, TDT),
-}
 
 
 def random_weights(size: Size, rng: np.random.Generator) -> TransducerWeights:
@@ -276,9 +252,13 @@ class Result:
 
 def measure(name: str, batch: int, arguments: argparse.Namespace) -> Result:
     size, threads = SIZES[name], arguments.threads
-    rng = np.random.default_rng(0)
-    encoded = 2 * rng.standard_normal((batch, NUM_FRAMES, size.encoder_width)).astype(np.float32)
-    weights = speaking(random_weights(size, rng), size.spec, encoded[0], arguments.rate)
+    if arguments.bursts:
+        rng = np.random.default_rng(0)
+        encoded = 2 * rng.standard_normal((batch, NUM_FRAMES, size.encoder_width)).astype(np.float32)
+        weights = speaking(random_weights(size, rng), size.spec, encoded[0], arguments.rate)
+    else:
+        encoded, _ = speaking_frames(size, batch, NUM_FRAMES)
+        weights = speaking_head(size)
     default = loop.default_window(size.spec)
     expected = [by_the_rule(weights, size.spec, row) for row in encoded]
     ways: dict[object, Callable[[], list[list[int]]]] = {}
@@ -497,8 +477,9 @@ def main() -> None:
     )
     parser.add_argument("--heads", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--windows", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--rate", type=float, default=LABELS_PER_FRAME, help="labels a frame")
+    parser.add_argument("--windows", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--bursts", action="store_true", help="random heads, which do not speak on cue")
+    parser.add_argument("--rate", type=float, default=LABELS_PER_FRAME, help="their labels a frame")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--end-to-end", action="store_true")

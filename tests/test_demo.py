@@ -7,6 +7,7 @@ import pytest
 from support import ROOT, golden, read_wav
 
 from transduce import hub
+from transduce.errors import UnsupportedModelError
 from transduce.transcriber import Choice, load_model
 
 
@@ -17,6 +18,22 @@ from transduce.transcriber import Choice, load_model
 def test_the_form_follows_the_installed_engines(engines: tuple[str, ...], name: str) -> None:
     """With both, the checkpoint: it has two heads, the graph has one."""
     assert hub.resolve("demo", engines=engines).name == name
+
+
+def test_the_sizes_that_are_announced() -> None:
+    entry = hub.find_model("demo", hub.catalogue())
+    assert isinstance(entry, hub.Entry)
+    for artefact in entry.artefacts:
+        path = hub.resolve("demo", engines=artefact.engines)
+        files = [path] if path.is_file() else list(path.iterdir())
+        assert artefact.num_bytes == sum(file.stat().st_size for file in files)
+
+
+def test_a_head_that_the_graph_has_not() -> None:
+    """The checkpoint has a CTC head too; the graph must not answer in its place."""
+    folder = hub.resolve("demo", engines=("onnx",))
+    with pytest.raises(UnsupportedModelError, match="demo: has no ctc head; it has: tdt"):
+        load_model(folder, head="ctc")
 
 
 def test_the_graph_gives_upstreams_labels() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from transduce.onnx import layout
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.export import export
 from transduce.tokenizer import Tokenizer
+from transduce.transcriber import load_model
 
 PIECES = Tokenizer.from_pieces(["<unk>", "▁a", "b", "▁", "c"], "pieces")
 CLIPS = speech(0, 1.3, 0.4, 2.0)
@@ -62,6 +64,16 @@ def test_a_precision_that_the_files_do_not_have_is_an_error(tmp_path: Path) -> N
         assert onnx_layouts.load(folder, precision=precision)[0].describe()["precision"] == "fp16"
     with pytest.raises(DeviceError, match=r"'int8' was asked for.* is fp16"):
         onnx_layouts.load(folder, precision="int8")
+
+
+def test_of_two_heads_the_export_has_one(tmp_path: Path) -> None:
+    """Asking it for the other is an error, not an answer by the wrong head."""
+    spec = small_spec("tdt")
+    hybrid = replace(spec, heads=(spec.head, replace(spec.head, kind="ctc", durations=(0,))))
+    export(hybrid, small_weights(spec), PIECES, tmp_path)
+    assert onnx_layouts.load(tmp_path, threads=1)[0].spec.heads == (spec.head,)
+    with pytest.raises(UnsupportedModelError, match="has no ctc head; it has: tdt"):
+        load_model(tmp_path, head="ctc")
 
 
 def test_auto_is_fp32(tmp_path: Path) -> None:

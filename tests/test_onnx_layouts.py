@@ -459,6 +459,21 @@ def test_a_folder_of_unknown_origin(gigaam: Path) -> None:
         load(gigaam)
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(BOMB, "unfolds to over"), ("a: [", "not valid YAML"), ("a: !!python/name:os.system", "not valid YAML")],
+    ids=["aliases of aliases", "cut short", "python objects"],
+)
+def test_a_yaml_that_is_no_settings(gigaam: Path, text: str, message: str) -> None:
+    (gigaam / "v3_e2e_rnnt.yaml").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"v3_e2e_rnnt\.yaml: .*{message}") as caught:
+        load(gigaam)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_gigaam_without_its_yaml_is_known_by_its_name(gigaam: Path) -> None:
     """As onnx-asr's repositories have it."""
     (gigaam / "v3_e2e_rnnt.yaml").unlink()

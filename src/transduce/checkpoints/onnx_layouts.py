@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
+from transduce.checkpoints.config import parse_yaml
 from transduce.errors import CheckpointError, DeviceError, UnsupportedModelError
 from transduce.features import hann_window, mel_filterbank
 from transduce.onnx import layout
@@ -176,9 +175,11 @@ def _settings(stem: str, folder: Path) -> Mapping[str, Any]:
     for path in (folder / f"{stem}.yaml", folder / "config.json"):
         if path.is_file():
             text = _text(path)
+            if path.suffix == ".yaml":
+                return parse_yaml(text.encode(), str(path))
             try:
-                content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-            except (yaml.YAMLError, ValueError, RecursionError) as error:
+                content = json.loads(text)
+            except (ValueError, RecursionError) as error:
                 raise CheckpointError(f"{path}: cannot be read ({error})") from error
             return content if isinstance(content, dict) else {}
     return {}

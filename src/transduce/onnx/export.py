@@ -8,6 +8,7 @@ copied as a whole.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,12 +45,14 @@ def export(
     window: int | None = None,
     largest_inline_bytes: int = LARGEST_INLINE_BYTES,
 ) -> Exported:
-    """Write the model with the head that its spec chooses to `folder`, which is made where missing.
+    """Write the model with the head that its spec chooses, and no other, to `folder`, which is made where
+    missing.
 
     The files appear whole or not at all. Raises ResourceError when the disk is full.
     """
     chosen = precision_named(precision)
     window = window or default_window(spec.head)
+    spec = replace(spec, heads=(spec.head,))
     graph = build(spec, weights, chosen, window)
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

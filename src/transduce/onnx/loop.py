@@ -23,6 +23,10 @@ WINDOWS = ((256, 8), (4096, 4))
 """Window by the most classes it is good for; 1 beyond."""
 
 
+NEVER = 1 << 62
+"""A row behind all rows."""
+
+
 def default_window(spec: HeadSpec) -> int:
     """Frames that one step looks at. A wide window saves steps, but evaluates frames again after every
     label, which a large vocabulary makes dear (measured: docs/onnx.md)."""
@@ -92,6 +96,9 @@ class _Step:
 
     A lane's whole position is one number, its place: row * max_symbols + the labels given on that row. One
     more label is one place more, and the label that fills a row moves the lane to the next by itself.
+
+    Whether blank wins is read off the largest logit of the labels. Which label that is, and how probable, is
+    looked up once a lane, and only in steps where a lane found one: an argmax over a window is dear.
     """
 
     def __init__(
@@ -105,15 +112,17 @@ class _Step:
         self.end = end  # [B, 1], the first row that is not the lane's own
         self.limit = graph.integer(spec.max_symbols)
         self.end_place = graph.op("Mul", end, self.limit)
-        self.blank = self.g.integer(spec.blank)
-        self.offsets = self.g.constant(np.arange(window), "offsets")
         self.is_tdt = spec.kind == "tdt"
-        self.beyond = self._beyond(graph)
+        self.offsets = self.g.constant(np.arange(window), "offsets")
+        zero = graph.op("Mul", end, graph.integer(0))
+        self.beyond = self._beyond(graph, zero)
+        self.no_label = graph.op("Add", zero, graph.integer(spec.blank))
+        self.no_log_prob = graph.cast(zero, FLOAT)
 
-    def _beyond(self, graph: Graph) -> Value:
+    def _beyond(self, graph: Graph, zero: Value) -> Value:
         """Columns that a jump out of the window can reach `[B, max duration]`; each leads to itself."""
         columns = graph.constant(self.window + np.arange(max(*self.spec.durations, 1)), "beyond")
-        return graph.op("Add", columns, graph.op("Mul", self.end, graph.integer(0)))
+        return graph.op("Add", columns, zero)
 
     def build(self, elements: Sequence[int]) -> Graph:
         """States: place, the head's. Scans: label (or blank), row, log-probability, duration (TDT)."""
@@ -126,66 +135,83 @@ class _Step:
         at = g.op("Div", place, self.limit)
         rows = g.op("Add", at, self.offsets)  # [B, W]
         logits, advance = self.head.step(g, g.op("Gather", self.table, rows, axis=0), states)
-        tokens, durations = self._choose(logits)
-        landing, column, label = self._search(rows, tokens, durations)
-        found = g.op("Less", landing, g.integer(self.window))
-        row = g.op("Min", g.op("Add", at, landing), self.end)
+        is_blank, durations = self._decide(logits)
+        row, column, found = self._search(at, rows, is_blank, durations)
         duration = self._duration(durations, column, found)
-        next_place = self._move(place, row, found, duration)
-        next_states = self._next_states(advance, label, found, states, elements)
+        given = g.cast(found, INT64)
+        next_place = self._move(place, row, given, duration)
+        any_found = g.op("Greater", g.reduce("ReduceMax", given, None), g.integer(0))
+        then, label, log_prob = self._read(logits, column, found)
+        news = [label, log_prob, *advance(then, label, found)]
+        olds = [self.no_label, self.no_log_prob, *states]
+        label, log_prob, *states = _either(g, any_found, then, news, olds, [INT64, FLOAT, *elements])
 
         g.add_output(self._any_left(next_place), BOOL, [])
         g.add_output(next_place, INT64, None)
-        for state, element in zip(next_states, elements, strict=True):
+        for state, element in zip(states, elements, strict=True):
             g.add_output(state, element, None)
         g.add_output(label, INT64, None)
         g.add_output(row, INT64, None)
-        g.add_output(self._log_prob(tokens, column), FLOAT, None)
+        g.add_output(log_prob, FLOAT, None)
         if duration is not None:
             g.add_output(duration, INT64, None)
         return g
 
-    def _choose(self, logits: Value) -> tuple[Value, Value | None]:
-        """Token logits `[B, W, C]`, and of TDT the best duration of every column `[B, W]`."""
-        if not self.is_tdt:
-            return logits, None
-        g, durations = self.g, np.array(self.spec.durations, np.int64)
-        tokens, jumps = g.split(logits, [self.spec.num_classes, len(durations)])
-        return tokens, g.op("Gather", g.constant(durations, "durations"), self._first_best(jumps), axis=0)
+    def _decide(self, logits: Value) -> tuple[Value, Value | None]:
+        """Where blank wins `[B, W]`, and of TDT the best duration of every column `[B, W]`."""
+        g, spec = self.g, self.spec
+        sizes = [spec.blank, 1, spec.num_classes - 1 - spec.blank, len(spec.durations) * self.is_tdt]
+        parts = iter(g.split(logits, [size for size in sizes if size]))
+        before, blank, after, jumps = (next(parts) if size else None for size in sizes)
+        assert blank is not None, "every head has a blank"
+        # The first of equal values wins, so blank has to beat what is before it.
+        wins = [
+            g.op(kind, blank, g.reduce("ReduceMax", labels, 2, keepdims=True))
+            for kind, labels in (("Greater", before), ("GreaterOrEqual", after))
+            if labels is not None
+        ]
+        is_blank = g.squeeze(wins[0] if len(wins) == 1 else g.op("And", *wins), 2)
+        return is_blank, None if jumps is None else self._best_duration(jumps)
 
-    def _first_best(self, logits: Value) -> Value:
-        return self.g.op("ArgMax", logits, axis=-1, keepdims=0, select_last_index=0)
+    def _best_duration(self, jumps: Value) -> Value:
+        g, durations = self.g, self.spec.durations
+        best = g.op("ArgMax", jumps, axis=-1, keepdims=0, select_last_index=0)
+        if durations == tuple(range(len(durations))):
+            return best
+        return g.op("Gather", g.constant(np.array(durations, np.int64), "durations"), best, axis=0)
 
-    def _search(self, rows: Value, tokens: Value, durations: Value | None) -> tuple[Value, Value, Value]:
-        """Where blanks lead from column 0 (W or more: past the window), the last column up to there that the
-        window has, and the label: blank for a lane that found none."""
+    def _search(
+        self, at: Value, rows: Value, is_blank: Value, durations: Value | None
+    ) -> tuple[Value, Value, Value]:
+        """The row that blanks lead to, at most the lane's end; its column, or for lanes that left the window
+        the last one; whether a label stands there."""
         g = self.g
-        inside = g.op("Less", rows, self.end)
-        labels = g.op("Where", inside, self._first_best(tokens), self.blank)  # [B, W]
-        is_blank = g.op("Equal", labels, self.blank)
         if durations is None:
-            stops = g.op("Where", is_blank, g.integer(self.window), self.offsets)
-            landing = g.reduce("ReduceMin", stops, 1, keepdims=True)
+            label_rows = g.op("Where", is_blank, g.integer(NEVER), rows)
+            first = g.reduce("ReduceMin", label_rows, 1, keepdims=True)
+            row = g.op("Min", first, g.op("Add", at, g.integer(self.window)), self.end)
+            landing, found = g.op("Sub", row, at), g.op("Less", first, self.end)
         else:
             landing = self._chase(is_blank, durations)
-        column = g.op("Min", landing, g.integer(self.window - 1))
-        label = g.op("GatherElements", labels, column, axis=1)
-        if durations is not None:  # a jump may have passed over a label in the last column
-            passed = g.op("Greater", landing, g.integer(self.window - 1))
-            label = g.op("Where", passed, self.blank, label)
-        return landing, column, label
+            reached = g.op("Add", at, landing)
+            row = g.op("Min", reached, self.end)
+            is_inside = g.op("Less", landing, g.integer(self.window))
+            found = g.op("And", is_inside, g.op("Less", reached, self.end))
+        return row, g.op("Min", landing, g.integer(self.window - 1)), found
 
     def _chase(self, is_blank: Value, durations: Value) -> Value:
         """Follow blanks, each by its duration but at least one frame, until a label or past the window."""
         g = self.g
         jump = g.op("Where", is_blank, g.op("Max", durations, g.integer(1)), g.integer(0))
+        if self.window == 1:
+            return jump
         leads_to = g.concat([g.op("Add", self.offsets, jump), self.beyond], 1)
         hops = 1
         while 2 * hops < self.window:
             leads_to = g.op("GatherElements", leads_to, leads_to, axis=1)
             hops *= 2
         landing = g.slice(leads_to, g.ints(0), g.ints(1), 1)
-        return landing if self.window == 1 else g.op("GatherElements", leads_to, landing, axis=1)
+        return g.op("GatherElements", leads_to, landing, axis=1)
 
     def _duration(self, durations: Value | None, column: Value, found: Value) -> Value | None:
         """How far the label of a lane carries; 0 where none was found."""
@@ -194,36 +220,44 @@ class _Step:
         duration = self.g.op("GatherElements", durations, column, axis=1)
         return self.g.op("Where", found, duration, self.g.integer(0))
 
-    def _move(self, place: Value, row: Value, found: Value, duration: Value | None) -> Value:
+    def _move(self, place: Value, row: Value, given: Value, duration: Value | None) -> Value:
         """The next place: of the row that was reached, one further for a label, further by a duration."""
         g = self.g
         reached = g.op("Max", place, g.op("Mul", row, self.limit))
-        place = g.op("Add", reached, g.cast(found, INT64))
+        place = g.op("Add", reached, given)
         if duration is None:
             return place
         return g.op("Max", place, g.op("Mul", g.op("Add", row, duration), self.limit))
 
-    def _next_states(
-        self, advance: Advance, label: Value, found: Value, states: Sequence[Value], elements: Sequence[int]
-    ) -> list[Value]:
-        """The predictor runs if any lane found a label: a lone lane often finds none."""
-        g = self.g
-        then, otherwise = g.body(), g.body()
-        for new, old, element in zip(advance(then, label, found), states, elements, strict=True):
-            then.add_output(new, element, None)
-            otherwise.add_output(otherwise.op("Identity", old), element, None)
-        any_found = g.op("Greater", g.reduce("ReduceMax", g.cast(found, INT64), None), g.integer(0))
-        return g.choose(any_found, then, otherwise, len(states))
+    def _read(self, logits: Value, column: Value, found: Value) -> tuple[Graph, Value, Value]:
+        """A graph for steps that found a label, in it the labels `[B, 1]` and their log-probabilities."""
+        g = self.g.body()
+        tokens = g.op("GatherND", logits, column, batch_dims=1)
+        if self.is_tdt:
+            tokens, _ = g.split(tokens, [self.spec.num_classes, len(self.spec.durations)])
+        best = g.op("ArgMax", tokens, axis=-1, keepdims=1, select_last_index=0)
+        log_prob = g.reduce("ReduceMax", g.op("LogSoftmax", tokens, axis=-1), 1, keepdims=True)
+        return g, g.op("Where", found, best, self.no_label), log_prob
 
     def _any_left(self, place: Value) -> Value:
         g = self.g
         return g.op("Greater", g.reduce("ReduceMax", g.op("Sub", self.end_place, place), None), g.integer(0))
 
-    def _log_prob(self, tokens: Value, column: Value) -> Value:
-        """Of the best token in the column where the lane landed `[B, 1]`."""
-        g = self.g
-        chosen = g.op("GatherND", tokens, column, batch_dims=1)  # [B, C]
-        return g.reduce("ReduceMax", g.op("LogSoftmax", chosen, axis=-1), 1, keepdims=True)
+
+def _either(
+    g: Graph,
+    condition: Value,
+    then: Graph,
+    news: Sequence[Value],
+    olds: Sequence[Value],
+    kinds: Sequence[int],
+) -> list[Value]:
+    """The new values, computed in `then`, where the condition holds, else the old ones."""
+    otherwise = g.body()
+    for new, old, kind in zip(news, olds, kinds, strict=True):
+        then.add_output(new, kind, None)
+        otherwise.add_output(otherwise.op("Identity", old), kind, None)
+    return g.choose(condition, then, otherwise, len(kinds))
 
 
 def _compact(graph: Graph, blank: int, first: Value, scans: Sequence[Value]) -> Emissions:
