@@ -300,11 +300,14 @@ def _print_table(evaluation: Evaluation) -> None:
     for measurement in evaluation.measurements:
         table.add_row(*_cells(measurement))
     console = Console(width=None if sys.stdout.isatty() else TABLE_COLUMNS, highlight=False, markup=False)
-    console.print(table)
-    console.print(
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().strip("\n").splitlines():
+        if line.strip():
+            typer.echo(line.rstrip())
+    typer.echo(
         f"{len(evaluation.utterances)} utterances, normaliser {evaluation.normalizer}; "
-        f"{evaluation.machine['cpu']}, {evaluation.machine['cpus']} CPUs, {evaluation.date}",
-        soft_wrap=True,
+        f"{evaluation.machine['cpu']}, {evaluation.machine['cpus']} CPUs, {evaluation.date}"
     )
 
 
