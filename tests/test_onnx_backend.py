@@ -330,7 +330,7 @@ def upstream() -> OnnxBackend:
 @pytest.mark.linux
 @pytest.mark.prove
 @pytest.mark.parametrize("backend", [lambda: small("tdt"), upstream], ids=["ours", "upstream"])
-def test_soak(backend: Callable[[], OnnxBackend]) -> None:
+def test_soak(backend: Callable[[], OnnxBackend], record_property: Callable[[str, object], None]) -> None:
     """400 batches of random lengths from 4 threads on one session: memory stays where it was.
 
     Grows by at most max(1 %, 8 MB) per 100 batches after the first 100, warmed up by the largest shape.
@@ -352,7 +352,8 @@ def test_soak(backend: Callable[[], OnnxBackend]) -> None:
             plans = [rng.uniform(0.1, 30, rng.integers(1, 9)).tolist() for _ in range(100)]
             kept += [hypothesis for found in pool.map(batch, plans) for hypothesis in found]
             sizes.append(resident_bytes())
-    print("resident MB per 100 batches:", [round(size / 1e6, 1) for size in sizes])  # noqa: T201
+    record_property("resident MB after each 100 batches", [round(size / 1e6, 1) for size in sizes])
+    record_property("results kept", len(kept))
     for before, after in pairwise(sizes):
         assert after - before <= max(0.01 * before, 8_000_000), sizes
     assert all(array.base is None for h in kept for array in (h.ids, h.frames, h.durations, h.log_probs))

@@ -1,6 +1,7 @@
 """The ONNX loop against the scalar rule and against NeMo's own answers: schedule and arithmetic."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -36,22 +37,27 @@ def run(case: Case) -> list[list[tuple[int, int, int]]]:
     return [labels(found) for found in decode(runner, case.encoded, case.lengths)]
 
 
-def test_the_schedule_on_integer_tables() -> None:
+def test_the_schedule_on_integer_tables(record_property: Callable[[str, object], None]) -> None:
     """Exact arithmetic, ties everywhere: any deviation from the rule shows."""
     met: Counter[str] = Counter()
-    for case in cases(np.random.default_rng(1), num_cases(100, 1000), integers=True):
+    num = num_cases(100, 1000)
+    for case in cases(np.random.default_rng(1), num, integers=True):
         answers = run(case)
         for lane, answer in enumerate(answers):
             found, evaluations = by_the_rule(case, lane)
             assert answer == labels(found), (case.spec, case.window, lane)
             met += rarities(case.spec, int(case.lengths[lane]), evaluations)
+    record_property("heads", num)
+    for name, count in met.items():
+        record_property(name, count)
     wanted = {"token ties", "duration ties", "blanks of duration 0", "jumps past the end", "forced advances"}
     assert {name for name in wanted if met[name] >= 50} == wanted, met
 
 
-def test_lstm_heads_with_log_probabilities() -> None:
+def test_lstm_heads_with_log_probabilities(record_property: Callable[[str, object], None]) -> None:
     compared = near_ties = 0
-    for case in cases(np.random.default_rng(2), num_cases(100, 1000), integers=False):
+    num = num_cases(100, 1000)
+    for case in cases(np.random.default_rng(2), num, integers=False):
         runner = session(case.looped, case.spec, case.encoded.shape[2], case.window, case.opset)
         for lane, ours in enumerate(decode(runner, case.encoded, case.lengths)):
             found, evaluations = by_the_rule(case, lane)
@@ -61,6 +67,9 @@ def test_lstm_heads_with_log_probabilities() -> None:
             compared += 1
             assert labels(ours) == labels(found), (case.spec, case.window, lane)
             np.testing.assert_allclose(ours.log_probs, found.log_probs, atol=1e-4)
+    record_property("heads", num)
+    record_property("lanes compared", compared)
+    record_property(f"lanes with a margin below {MARGIN}", near_ties)
     assert near_ties < compared / 50
 
 
