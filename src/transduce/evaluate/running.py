@@ -26,6 +26,9 @@ __all__ = ["Measurement", "Outcome", "measure"]
 
 NOTHING = np.zeros(0, np.float32)
 
+WARM_UP_UTTERANCES = 8
+"""Recognised before the clock runs: the first batch of a process imports, compiles and allocates."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -59,7 +62,7 @@ class Measurement:
     audio_seconds: float
     """Of what was recognised."""
     seconds: float
-    """From the first file to the last text: reading and resampling too, loading the model not."""
+    """From the first file to the last text: reading and resampling too, loading and warming up not."""
 
     @property
     def words(self) -> Counts:
@@ -93,11 +96,13 @@ def measure(
     on_progress: Callable[[float], None] = _ignore,
     on_done: Callable[[], None] = _ignore,
 ) -> Measurement:
-    """Recognise the utterances, then compare what came out.
+    """Recognise the utterances, after some of them as a warm-up; then compare what came out.
 
     `on_progress` is told seconds of audio as they are done, `on_done` of each utterance. Raises
     MissingExtraError without jiwer, and what `limits` cannot be.
     """
+    for _ in _transcribed(model, utterances[:WARM_UP_UTTERANCES], limits, _ignore):
+        pass
     start = time.perf_counter()
     found = []
     for transcript in _transcribed(model, utterances, limits, on_progress):
