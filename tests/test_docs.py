@@ -228,7 +228,17 @@ def test_only_what_must_be_is_marked() -> None:
                     assert mark is None or re.search(why[mark], reason), f"{block.place}: {command}"
 
 
-# The site
+# Figures and the site
+
+
+def test_the_drawing_shows_the_measured_figures() -> None:
+    plot = runpy.run_path(str(ROOT / "scripts" / "plot_decoding"))
+    record = json.loads((ROOT / "docs" / "decoding.json").read_text(encoding="utf-8"))
+    drawing = (ROOT / "docs" / "decoding.svg").read_text(encoding="utf-8")
+    assert drawing == plot["drawn"](record)
+    assert {"cpu", "torch"} <= record["machine"].keys()
+    for row in record["rows"]:
+        assert f">{row['head']}</text>" in drawing
 
 
 def navigation(entries: list[Any]) -> Iterator[str]:
