@@ -55,26 +55,31 @@ class Nodes:
         ours = [pid for pid, parent in parents.items() if parents.get(parent) == self.process.pid]
         return [pid for pid in ours if "MapBatches(Worker)" in _command(pid)]
 
-    def command(self, manifest: Path, output: Path, *options: str) -> list[str]:
-        """The command line that transcribes a manifest with the demo on this cluster."""
-        return [
-            *(sys.executable, "-m", "transduce", "transcribe", "--manifest", str(manifest), "-m", "demo"),
-            *("-o", str(output), "--engine", "ray", "--address", self.address, *options),
-        ]
-
     def start(self, manifest: Path, output: Path, *options: str) -> subprocess.Popen[str]:
         """A driver that is left to run."""
-        command = self.command(manifest, output, *options)
+        command = _command_line(manifest, output, "--address", self.address, *options)
         return subprocess.Popen(
             command, env=self.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
 
     def run(self, manifest: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """A driver that ends."""
-        command = self.command(manifest, output, *options)
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=MOST_SECONDS
-        )
+        return drive(self.environment, manifest, output, "--address", self.address, *options)
+
+
+def drive(
+    environment: dict[str, str], manifest: Path, output: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Transcribe a manifest with the demo on a cluster."""
+    command = _command_line(manifest, output, *options)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS)
+
+
+def _command_line(manifest: Path, output: Path, *options: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "transduce", "transcribe", "--manifest", str(manifest), "-m", "demo"),
+        *("-o", str(output), "--engine", "ray", *options),
+    ]
 
 
 @contextmanager

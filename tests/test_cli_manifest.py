@@ -197,6 +197,15 @@ def test_without_ray_the_pip_line_is_given_and_nothing_is_tried(
     assert not (here / "out").exists()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1", "here:99999", "here:x"])
+def test_a_cluster_that_does_not_answer_is_no_long_wait(run: Runner, here: Path, address: str) -> None:
+    found = run("--manifest", "files.jsonl", "--engine", "ray", "-o", "out", "--address", address)
+    assert found.code == 3
+    assert f"error: no Ray cluster answers at '{address}'" in found.err
+    assert "[device]" in found.err
+    assert not (here / "out").exists()
+
+
 def test_where_everything_is_finished_no_cluster_is_needed(
     run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

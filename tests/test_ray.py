@@ -3,13 +3,26 @@
 The full counts are in test_ray_prove.py.
 """
 
+import json
 import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_support import Nodes, cluster, corpus, expected, failed, kill_workers, lines, stamps, texts, wait_for
+from ray_support import (
+    Nodes,
+    cluster,
+    corpus,
+    drive,
+    expected,
+    failed,
+    kill_workers,
+    lines,
+    stamps,
+    texts,
+    wait_for,
+)
 
 from transduce.cluster.worker import MOST_ATTEMPTS
 
@@ -50,25 +63,36 @@ def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert [entry["finished"] for entry in lines(tmp_path / "out" / "runs.jsonl")] == [56, 0]
 
 
-def test_killed_workers_and_a_killed_driver_lose_and_double_nothing(nodes: Nodes, tmp_path: Path) -> None:
+def test_what_is_killed_or_interrupted_loses_and_doubles_nothing(nodes: Nodes, tmp_path: Path) -> None:
+    """Three workers and a driver are killed; the driver of the next run is interrupted; the third ends."""
     rng = random.Random(12)
     given = corpus(tmp_path, 80, 3)
     out = tmp_path / "out"
     driver = nodes.start(given.manifest, out, "--actors", "2")
     assert kill_workers(nodes, driver, [5, 15, 25], out, rng) == 3
-    wait_for(out, 40, driver)
-    driver.send_signal(signal.SIGKILL)
+    wait_for(out, 35, driver)
+    driver.kill()
     driver.communicate()
     before = stamps(out)
 
+    driver = nodes.start(given.manifest, out, "--actors", "2")
+    wait_for(out, len(before) + 10, driver)
+    driver.send_signal(signal.SIGINT)
+    driver.communicate()
+    assert driver.returncode == 130
+    between = stamps(out)
+    assert between.items() >= before.items(), "what was finished is not written again"
+
     run = nodes.run(given.manifest, out)
     assert run.returncode == 1, run.stderr
-    assert texts(out) == expected(given, tmp_path / "local")
+    assert stamps(out).items() >= between.items()
     assert sorted(texts(out)) == sorted(given.good)
-    assert stamps(out).items() >= before.items(), "what was finished is not written again"
+    assert texts(out) == expected(given, tmp_path / "local")
     assert sorted(failed(out)) == sorted(given.bad)
-    (record,) = lines(out / "runs.jsonl")
-    assert record["finished"] == len(given.good) - len(before) == len(given.good) - record["finished_before"]
+    interrupted, last = lines(out / "runs.jsonl")
+    assert (interrupted["complete"], last["complete"]) == (False, True)
+    assert [interrupted["finished_before"], last["finished_before"]] == [len(before), len(between)]
+    assert last["finished"] == len(given.good) - len(between)
 
 
 def test_a_recording_that_ends_its_workers_fails_alone(nodes: Nodes, tmp_path: Path) -> None:
@@ -83,3 +107,17 @@ def test_a_recording_that_ends_its_workers_fails_alone(nodes: Nodes, tmp_path: P
     (failure,) = lines(tmp_path / "out" / "failures.jsonl")
     assert (failure["path"], failure["code"]) == (str(poison), "resource")
     assert f"ended {MOST_ATTEMPTS} workers" in failure["message"]
+
+
+def test_a_cluster_of_this_machine_and_recordings_at_addresses(nodes: Nodes, tmp_path: Path) -> None:
+    """Without an address Ray is started here, and ends with the run."""
+    given = corpus(tmp_path, 3, 0)
+    rows = ({"path": f"file://{given.manifest.parent}/in/{name}.wav"} for name in given.good)
+    given.manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = drive(nodes.environment, given.manifest, tmp_path / "out", "--actors", "1:1")
+    assert (run.returncode, run.stdout) == (0, ""), run.stderr
+    assert texts(tmp_path / "out") == expected(given, tmp_path / "local")
+    asking = drive(nodes.environment, given.manifest, tmp_path / "no", "--gpus-per-actor", "64")
+    assert asking.returncode == 3
+    assert "an actor needs 1 CPU and 64 GPU, which this machine does not have" in asking.stderr
+    assert not (tmp_path / "no").exists()

@@ -9,6 +9,7 @@ an error. Output files and the command line are unknown here.
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from transduce.pipeline import Cut
 from transduce.transcriber import Choice
 
 __all__ = ["Cluster", "Pool", "connected"]
+
+CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def connected(pool: Pool) -> Iterator["Cluster"]:
     ray = import_extra("ray", "ray")
     data = import_extra("ray.data", "ray")
     address = pool.address or os.environ.get("RAY_ADDRESS") or "local"
+    _reach(address)
     here = {"include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **here)
@@ -65,6 +69,17 @@ def connected(pool: Pool) -> Iterator["Cluster"]:
         yield Cluster(ray, data, pool, is_own=address == "local")
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raise DeviceError where nothing listens, for which Ray would wait for minutes."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise DeviceError(f"no Ray cluster answers at {address!r} (HOST:PORT, or auto): {error}") from error
 
 
 class Cluster:
