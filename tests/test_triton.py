@@ -4,6 +4,7 @@ The recogniser is one of clicks, so that every answer is known; `test_triton_ser
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fakes import WORDS, ClickBackend, FloatArray, click_model, clicks, write_wav
-from support import DEMO
+from support import DEMO, data, golden
 from typer.testing import CliRunner
 
 from transduce.cli import app
 from transduce.errors import AudioError, ResourceError, UnsupportedModelError
 from transduce.server.batcher import CancelledJobError, ClosedError
+from transduce.transcriber import Model
 from transduce.transcript import Transcript
 from transduce.triton import outputs
+from transduce.triton.loading import load
 from transduce.triton.recordings import Recording, read_recordings
 from transduce.triton.repository import Deployment, configuration
 from transduce.triton.service import Failure, Request, Service, failure_of
@@ -344,6 +347,36 @@ def test_the_command_writes_a_model_that_needs_nothing_else(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["transduce"]
 
 
+def deployed(model: Path) -> Model:
+    """A deployed model as its instance loads it."""
+    text = (model / "config.pbtxt").read_text(encoding="utf-8")
+    parameters = dict(re.findall(r'key: "(\w+)" value \{ string_value: "(.*)" \}', text))
+    return load(model / "1", Settings.from_parameters(parameters), "cpu", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("models/gigaam/v3_e2e_rnnt.ckpt", ("--backend", "torch")),
+        ("models/gigaam/v3_e2e_rnnt.ckpt", ()),
+        pytest.param("models/onnx/gigaam-v3_e2e_rnnt", (), marks=pytest.mark.shared),
+        pytest.param("models/onnx/gigaam-v3_e2e_rnnt/v3_e2e_rnnt_encoder.onnx", (), marks=pytest.mark.shared),
+    ],
+)
+def test_what_was_written_says_what_the_model_says(
+    tmp_path: Path, path: str, options: tuple[str, ...]
+) -> None:
+    """In both engines, from a folder, a file in it, or a checkpoint with its tokenizer beside it."""
+    code, output = run(data(path), tmp_path, *options)
+    assert code == 0, output
+    answers = golden("gigaam-v3_e2e_rnnt")["utterances"][:3]
+    with deployed(tmp_path / "transduce") as model:
+        assert model.spec.name == "v3_e2e_rnnt"
+        assert model.describe()["engine"].startswith("torch" if options else "onnxruntime")
+        for answer in answers:
+            assert model.transcribe(data(f"audio/{answer['file']}")).text == answer["text"]
+
+
 def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None:
     assert run("demo", tmp_path, "--backend", "onnx")[0] == 0
     config = tmp_path / "transduce" / "config.pbtxt"
@@ -363,7 +396,7 @@ def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None
     [
         (("missing.nemo",), 3, "missing.nemo"),
         (("demo", "--name", "../up"), 2, "--name"),
-        (("demo", "--backend", "tensorrt"), 2, "--backend"),
+        (("demo", "--backend", "tensorrt"), 3, "tensorrt"),
         (("demo", "--device", "tpu"), 2, "--device"),
         (("demo", "--instances", "0"), 2, "--instances"),
         (("demo", "--head", "rnnt"), 3, "no rnnt head"),

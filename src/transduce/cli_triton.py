@@ -70,8 +70,6 @@ def triton(
     transduce triton demo repository && tritonserver --model-repository repository
     """
     name = _checked_name(name or ("transduce_stream" if stream else "transduce"))
-    if backend not in ("auto", "onnx", "torch"):
-        raise typer.BadParameter(f"--backend {backend!r} is not auto, onnx or torch")
     try:
         import_extra("onnx", "cpu")
         from transduce.triton.repository import Deployment, write

@@ -9,7 +9,7 @@ that no torch is needed where it runs, unless the torch engine is asked for. The
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version as package_version
@@ -31,6 +31,8 @@ __all__ = ["Deployment", "configuration", "write"]
 
 MODEL = "model"
 VERSION = "1"
+TOKENIZERS = "*_tokenizer.model"
+"""Of GigaAM's checkpoints, which may need one beside them."""
 MAX_ROWS = 64
 """Recordings in one request of a client that batches them itself, and in one batch of Triton's."""
 
@@ -99,24 +101,24 @@ def _put_model(
         model, engines=engines, precision=settings.precision, offline=offline, settings=hub_settings
     )
     if path.is_dir():
-        return shutil.copytree(path, version / path.resolve().name).name
+        return _copied(path.iterdir(), version / path.resolve().name).name
     if path.suffix == ".onnx":
-        return f"{_copied_siblings(path, version).name}/{path.name}"
+        return f"{_copied(path.parent.iterdir(), version / path.parent.resolve().name).name}/{path.name}"
     if settings.backend == "torch":
-        return Path(shutil.copy(path, version / path.name)).name
+        return f"{_copied([path, *path.parent.glob(TOKENIZERS)], version / MODEL).name}/{path.name}"
     checkpoint = read_checkpoint(model, head=settings.head, offline=offline)
     spec, tokenizer = checkpoint.spec, checkpoint.tokenizer
-    export(spec, checkpoint.weights, tokenizer, version / MODEL, precision=settings.precision)
+    precision = "fp32" if settings.backend == "openvino" else settings.precision  # it rounds by itself
+    export(spec, checkpoint.weights, tokenizer, version / MODEL, precision=precision)
     return MODEL
 
 
-def _copied_siblings(path: Path, version: Path) -> Path:
-    """A folder with all files beside a graph: its vocabulary, its other parts, its weights."""
-    folder = version / path.parent.resolve().name
+def _copied(paths: Iterable[Path], folder: Path) -> Path:
+    """A folder with copies of the files among the paths, whose permissions are not kept."""
     folder.mkdir()
-    for file in path.parent.iterdir():
-        if file.is_file():
-            shutil.copy(file, folder / file.name)
+    for path in paths:
+        if path.is_file():
+            shutil.copyfile(path, folder / path.name)
     return folder
 
 
