@@ -109,6 +109,19 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
 
 
 @pytest.mark.posix
+def test_who_reads_where_it_listens_may_connect() -> None:
+    full = command("-m", "demo", "--port", "0")
+    with subprocess.Popen(full, stderr=subprocess.PIPE, text=True, env=environment()) as popen:
+        assert popen.stderr is not None
+        try:
+            line = next(line for line in popen.stderr if "listening on" in line)
+            with Process(popen, int(line.rpartition(":")[2])).connect() as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n")
+                assert answer_of(connection).status == 200
+        finally:
+            popen.kill()
+
+
 def test_its_log_is_json_and_holds_no_secrets_texts_or_names(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("sk-from-file-1\n\nsk-from-file-2\n", encoding="utf-8")

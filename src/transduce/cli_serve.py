@@ -205,6 +205,7 @@ def _serve(model: Model, settings: Settings, bound: socket.socket) -> None:
         fields = {"model": model.spec.name, **model.backend.describe()}
         logger.info("model loaded", extra={"fields": fields})
         memory.settle()
+        bound.listen()  # whoever reads the next line of the log may connect, before uvicorn has come up
         address, port = bound.getsockname()[:2]
         logger.info("listening on http://%s:%d", f"[{address}]" if ":" in address else address, port)
         serving.serve(create_app(model, settings), bound, settings.drain_seconds)
