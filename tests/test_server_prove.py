@@ -3,8 +3,8 @@
 A process with the demo model transcribes a recording, repeated to some length, for several clients at once.
 "Right" means: the words and times that the same file has without a server, and word errors against its
 reference that repeating it does not raise. `scripts/prove server tests/test_server_prove.py` takes
-`long_5min.flac` and requests of 10 to 20 minutes; CI the bundled utterances and requests of 1 to 2 minutes, for
-two minutes in all.
+`long_5min.flac` and requests of 10 to 20 minutes; CI the bundled utterances and requests of 1 to 2
+minutes, which takes two minutes in all.
 """
 
 import io
