@@ -173,8 +173,14 @@ class Service:
         while not self._is_closed.wait(POLL_SECONDS):
             with self._watching:
                 for job, request in self._watched.items():
-                    if request.is_cancelled():
-                        job.cancel()
+                    self._cancel_if_asked(job, request)
+
+    def _cancel_if_asked(self, job: Job, request: Request) -> None:
+        try:
+            if request.is_cancelled():
+                job.cancel()
+        except Exception:
+            logger.exception("Triton does not say whether a request was cancelled: it goes on")
 
 
 def _drained(
