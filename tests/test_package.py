@@ -40,7 +40,7 @@ LAYERS = (
 )
 """The parts of the package from the bottom up; an import points to a lower line (or into its own part)."""
 
-ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx", "ray": "cluster"}
+ONLY_IN = {"torch": "nn", "onnx": "onnx", "onnxruntime": "onnx", "openvino": "onnx", "ray": "cluster"}
 """Heavy libraries, each with the one part that may import it, even lazily."""
 
 AT_TOP = {

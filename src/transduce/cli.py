@@ -190,7 +190,7 @@ def transcribe(
         with _open(model, choice, offline=offline, is_quiet=quiet) as opened:
             _check(opened, limits)
             if precision == "auto" and not quiet:
-                complain(f"precision: {opened.backend.describe()['precision']}")
+                complain(_picked(opened.backend.describe()))
             with ledger:
                 transcribe_all(Work(opened, cut, limits, quiet), entries, sink, ledger, fail_fast=fail_fast)
     if ledger.folder is not None and not quiet:
@@ -300,6 +300,12 @@ def _open(name: str, choice: Choice, *, offline: bool, is_quiet: bool = False) -
     with model:
         logger.info("%s", ", ".join(f"{key}: {value}" for key, value in model.backend.describe().items()))
         yield model
+
+
+def _picked(notes: Mapping[str, str]) -> str:
+    """What `--precision auto` came to, and why."""
+    reason = notes.get("why this precision")
+    return f"precision: {notes['precision']}" + (f" ({reason})" if reason else "")
 
 
 def _check(model: Model, limits: Limits) -> None:

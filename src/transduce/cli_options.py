@@ -65,7 +65,7 @@ Precision: TypeAlias = Annotated[
     ),
 ]
 Backend: TypeAlias = Annotated[
-    str, typer.Option(envvar="TRANSDUCE_BACKEND", help="The engine: auto, onnx or torch.")
+    str, typer.Option(envvar="TRANSDUCE_BACKEND", help="The engine: auto, onnx, openvino or torch.")
 ]
 Decoder: TypeAlias = Annotated[
     str,

@@ -21,6 +21,7 @@ __all__ = ["EXTRAS", "Findings", "examine"]
 EXTRAS = {
     "cpu": ("onnxruntime",),
     "gpu": ("onnxruntime-gpu",),
+    "openvino": ("openvino", "onnxruntime"),
     "torch": ("torch", "safetensors", "omegaconf"),
     "cuda": ("cuda-bindings",),
     "eval": ("jiwer",),

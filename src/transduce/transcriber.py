@@ -8,6 +8,7 @@ command line.
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -38,11 +39,11 @@ class Choice:
     """How a model is run; nothing but `precision` changes a result."""
 
     backend: str = "auto"
-    """auto, onnx or torch; auto: what the model's files and the installed engines fit."""
+    """auto, onnx, openvino or torch; auto: what the model's files and the installed engines fit."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: str = "fp32"
-    """Of the encoder: fp32 (exact), bf16 (torch), fp16, int8 (onnx), or auto."""
+    """Of the encoder: fp32 (exact), bf16 (torch, openvino), fp16, int8 (onnx), or auto."""
     head: str = "auto"
     """auto, rnnt, tdt or ctc, for checkpoints that hold two."""
     decoder: str = "auto"
@@ -87,9 +88,20 @@ def _engines(backend: str) -> tuple[str, ...]:
     """The engines to look for files of, the preferred one first."""
     if backend == "auto":
         return hub.installed_engines()
+    if backend == "openvino":  # runs both kinds of files; torch reads the one, onnx the other
+        return hub.installed_engines()
     if backend not in ("onnx", "torch"):
-        raise DeviceError(f"unknown backend {backend!r}: use auto, onnx or torch")
+        raise DeviceError(f"unknown backend {backend!r}: use auto, onnx, openvino or torch")
     return (backend,)
+
+
+def _onnx_engine(choice: Choice) -> Literal["onnx", "openvino"]:
+    """Who multiplies matrices: OpenVINO if asked for, or if any precision will do and it is there."""
+    if choice.backend == "openvino":
+        import_extra("openvino", "openvino")
+        return "openvino"
+    is_free = choice.backend == "auto" and choice.precision == "auto" and choice.device in ("auto", "cpu")
+    return "openvino" if is_free and find_spec("openvino") else "onnx"
 
 
 def _of_onnx(path: Path, choice: Choice) -> "Model":
@@ -102,7 +114,11 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
     from transduce.checkpoints import onnx_layouts
 
     backend, tokenizer = onnx_layouts.load(
-        path, device=choice.device, precision=choice.precision, threads=choice.threads
+        path,
+        device=choice.device,
+        precision=choice.precision,
+        threads=choice.threads,
+        engine=_onnx_engine(choice),
     )
     _choose_head(backend.spec, choice.head)
     return Model(backend, tokenizer)
@@ -131,12 +147,18 @@ def _checkpoint(path: Path, head: str, name: str | None) -> Checkpoint:
 
 
 def _engine(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
-    if choice.backend == "onnx":
+    engine = _onnx_engine(choice)
+    if choice.backend == "onnx" or engine == "openvino":
         import_extra("onnxruntime", "cpu")
         from transduce.onnx.backend import OnnxBackend
 
         return OnnxBackend.of_weights(
-            spec, weights, device=choice.device, precision=choice.precision, threads=choice.threads
+            spec,
+            weights,
+            device=choice.device,
+            precision=choice.precision,
+            threads=choice.threads,
+            engine=engine,
         )
     from transduce.nn.backend import TorchBackend
 

@@ -24,6 +24,8 @@ from transduce.features import hann_window, mel_filterbank
 from transduce.onnx import layout
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.inline import Facts, Parts, facts
+from transduce.onnx.openvino import HINTS
+from transduce.onnx.pick import Engine
 from transduce.tokenizer import MAX_MODEL_BYTES, Tokenizer
 from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, ModelSpec, Weights
 
@@ -342,8 +344,11 @@ def load(
     precision: str = "fp32",
     threads: int | None = None,
     window: int | None = None,
+    engine: Engine = "onnx",
 ) -> tuple[OnnxBackend, Tokenizer]:
     """Open a model in ONNX. Its precision is the files'; fp32 and auto take any, others insist.
+
+    OpenVINO computes fp32 files in any precision that this CPU has.
 
     Of int8 files beside fp32 ones, `precision` chooses. Raises CheckpointError, UnsupportedModelError,
     DeviceError or MissingExtraError.
@@ -351,19 +356,32 @@ def load(
     folder = path.parent if path.name == layout.MODEL else path
     if layout.is_exported(folder):
         exported = layout.read(folder)
-        _insist(precision, exported.precision, folder)
-        return OnnxBackend.of_exported(exported, device=device, threads=threads), exported.tokenizer
+        _insist(precision, exported.precision, folder, engine)
+        backend = OnnxBackend.of_exported(
+            exported, device=device, precision=precision, threads=threads, engine=engine
+        )
+        return backend, exported.tokenizer
     files = find(path, precision)
-    _insist(precision, "int8" if ".int8" in files.encoder.name else "fp32", files.encoder)
+    _insist(precision, "int8" if ".int8" in files.encoder.name else "fp32", files.encoder, engine)
     opened = Parts.open(files.encoder, files.decoder, files.joint)
     spec, tokenizer, weights = describe(files, facts(opened))
-    return OnnxBackend.of_parts(
-        spec, weights, opened, device=device, threads=threads, window=window
-    ), tokenizer
+    backend = OnnxBackend.of_parts(
+        spec,
+        weights,
+        opened,
+        device=device,
+        precision=precision,
+        threads=threads,
+        window=window,
+        engine=engine,
+    )
+    return backend, tokenizer
 
 
-def _insist(wanted: str, found: str, path: Path) -> None:
-    """Raise DeviceError where a coarser precision was asked for than the files have."""
+def _insist(wanted: str, found: str, path: Path, engine: Engine) -> None:
+    """Raise DeviceError where a coarser precision was asked for than the files have, or can be run in."""
+    if engine == "openvino" and found == "fp32" and wanted in HINTS:
+        return
     if wanted not in ("auto", "fp32", found):
         raise DeviceError(
             f"precision {wanted!r} was asked for, and {path} is {found}; leave --precision out, or export "

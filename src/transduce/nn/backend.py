@@ -55,6 +55,7 @@ class TorchBackend:
         self.spec = spec
         self.device = _device(device)
         self.precision = _precision(precision, self.device)
+        self.is_auto = precision == "auto"
         self.features = _loaded(LogMel, weights, "features.", spec.features).to(self.device)
         self.encoder = _loaded(Encoder, weights, "encoder.", spec.encoder, spec.features.num_mels).to(
             self.device, PRECISIONS[self.precision]
@@ -133,6 +134,9 @@ class TorchBackend:
     def describe(self) -> Mapping[str, str]:
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         notes = {"engine": f"torch {torch.__version__}", "device": device, "precision": self.precision}
+        if self.is_auto:
+            has = "multiplies" if self.precision == "bf16" else "does not multiply"
+            notes["why this precision"] = f"this {self.device.type} {has} bf16"
         if self.spec.head.kind != "ctc":
             notes["decoder"] = f"{self.decoder.choice.name} ({self.decoder.choice.reason})"
         return notes
@@ -192,7 +196,15 @@ def _driver(name: str) -> Want:
 
 def _precision(name: str, device: torch.device) -> str:
     if name == "auto":
-        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if _multiplies_bf16(device) else "fp32"
     if name not in PRECISIONS:
         raise DeviceError(f"precision {name!r} is not one of torch's: use {', '.join(PRECISIONS)} or auto")
     return name
+
+
+def _multiplies_bf16(device: torch.device) -> bool:
+    """Whether the device has bf16 products, which take half of fp32's time or less (docs/cpu.md)."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # Intel's AMX comes with it
+    return probe is not None and bool(probe())

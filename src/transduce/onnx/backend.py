@@ -7,31 +7,46 @@ seconds but those of its limit.
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from transduce.errors import AudioError, CheckpointError
 from transduce.onnx import graph, inline, loop
+from transduce.onnx.builder import Graph
 from transduce.onnx.emissions import OUTPUTS
+from transduce.onnx.foreign import ForeignModel
 from transduce.onnx.layout import Exported
+from transduce.onnx.openvino import SplitSession
+from transduce.onnx.pick import Engine, Pick, pick
 from transduce.onnx.precision import int8_saturates, precision_named
-from transduce.onnx.session import Session
+from transduce.onnx.session import Arrays, Session
 from transduce.types import FloatArray, Hypothesis, ModelSpec, Weights
 
-__all__ = ["OnnxBackend", "bucketed"]
+__all__ = ["OnnxBackend", "Runner", "bucketed"]
 
 _BUCKETS_AN_OCTAVE = 16
+
+
+class Runner(Protocol):
+    """What runs the graph: an onnxruntime session, or one whose encoder is OpenVINO's."""
+
+    @property
+    def notes(self) -> Mapping[str, str]: ...
+
+    def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]: ...
 
 
 class OnnxBackend:
     """A model in one session; any number of threads may call `recognize`."""
 
     def __init__(
-        self, spec: ModelSpec, session: Session, notes: Mapping[str, str], lanes: int | None = None
+        self, spec: ModelSpec, session: Runner, notes: Mapping[str, str], lanes: int | None = None
     ) -> None:
         """`notes` are what `describe` adds to the session's; `lanes` the most rows of one run."""
         self.spec = spec
-        self._session: Session | None = session
+        self._session: Runner | None = session
         self._notes = {**session.notes, **notes}
         self._lanes = lanes
         self._turn = Lock()
@@ -47,20 +62,40 @@ class OnnxBackend:
         precision: str = "fp32",
         threads: int | None = None,
         window: int | None = None,
+        engine: Engine = "onnx",
     ) -> "OnnxBackend":
         """A checkpoint's weights, as a graph in memory. Raises DeviceError for what is not there."""
-        chosen, window = precision_named(precision), window or loop.default_window(spec.head)
-        built = graph.build(spec, weights, chosen, window)
-        session = Session.of_graph(built, spec.name, device=device, threads=threads)
-        return cls(spec, session, _notes(spec, chosen.name, window))
+        picked = pick(precision, engine)
+        # OpenVINO takes fp32 weights and multiplies as it is told.
+        stored = precision_named("fp32" if engine == "openvino" else picked.name)
+        window = window or loop.default_window(spec.head)
+        built = graph.build(spec, weights, stored, window)
+        session = _session(built, spec, spec.name, picked, engine, device, threads)
+        return cls(spec, session, _notes(spec, picked, window))
 
     @classmethod
     def of_exported(
-        cls, exported: Exported, *, device: str = "auto", threads: int | None = None
+        cls,
+        exported: Exported,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        threads: int | None = None,
+        engine: Engine = "onnx",
     ) -> "OnnxBackend":
-        """A folder that `export` wrote; onnxruntime alone runs it. Raises CheckpointError, DeviceError."""
-        session = Session.open(exported.model, str(exported.model), device=device, threads=threads)
-        return cls(exported.spec, session, _notes(exported.spec, exported.precision, exported.window))
+        """A folder that `export` wrote; onnxruntime alone runs it. Raises CheckpointError, DeviceError.
+
+        `precision` is what OpenVINO computes an fp32 export in.
+        """
+        path, spec = exported.model, exported.spec
+        if engine == "onnx":
+            picked = Pick(exported.precision)
+            session: Runner = Session.open(path, str(path), device=device, threads=threads)
+        else:
+            picked = _of_files(precision, exported.precision)
+            opened = ForeignModel.open(path)
+            session = _session(opened, spec, str(path), picked, engine, device, threads)
+        return cls(spec, session, _notes(spec, picked, exported.window))
 
     @classmethod
     def of_parts(
@@ -70,14 +105,18 @@ class OnnxBackend:
         parts: inline.Parts,
         *,
         device: str = "auto",
+        precision: str = "fp32",
         threads: int | None = None,
         window: int | None = None,
+        engine: Engine = "onnx",
     ) -> "OnnxBackend":
         """Another tool's files; `weights` are the front end's. Raises CheckpointError, DeviceError."""
         fit = inline.fit(spec, parts, window or loop.default_window(spec.head))
         built = inline.build(spec, weights, parts, fit.window)
-        session = Session.of_graph(built, str(parts.encoder.path), device=device, threads=threads)
-        backend = cls(spec, session, _notes(spec, "as exported", fit.window), fit.lanes)
+        stored = "int8" if ".int8" in parts.encoder.path.name else "fp32"
+        picked = _of_files(precision, stored) if engine == "openvino" else Pick("as exported")
+        session = _session(built, spec, str(parts.encoder.path), picked, engine, device, threads)
+        backend = cls(spec, session, _notes(spec, picked, fit.window), fit.lanes)
         backend._try_lanes()
         return backend
 
@@ -94,7 +133,7 @@ class OnnxBackend:
         groups = [waveforms[start : start + size] for start in range(0, len(waveforms), size)]
         return [hypothesis for group in groups for hypothesis in self._run(session, group)]
 
-    def _run(self, session: Session, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
+    def _run(self, session: Runner, waveforms: Sequence[FloatArray]) -> list[Hypothesis]:
         """One batch at a time: it has all the session's threads, and two would only need twice the memory,
         more of it whenever their largest moments meet."""
         lengths = np.array([len(waveform) for waveform in waveforms], np.int64)
@@ -158,9 +197,38 @@ def bucketed(num_samples: int) -> int:
     return max(1, -(-num_samples // step)) * step
 
 
-def _notes(spec: ModelSpec, precision: str, window: int) -> dict[str, str]:
+def _session(
+    model: Graph | ForeignModel,
+    spec: ModelSpec,
+    source: str,
+    picked: Pick,
+    engine: Engine,
+    device: str,
+    threads: int | None,
+) -> Runner:
+    if engine == "openvino":
+        return SplitSession.of_graph(
+            model,
+            source,
+            num_mels=spec.features.num_mels,
+            precision=picked.name,
+            device=device,
+            threads=threads,
+        )
+    assert isinstance(model, Graph), "files are opened by onnxruntime itself"
+    return Session.of_graph(model, source, device=device, threads=threads)
+
+
+def _of_files(wanted: str, stored: str) -> Pick:
+    """What OpenVINO computes files in: fp32 ones as it is told, others as they are."""
+    return pick(wanted, "openvino") if stored == "fp32" else Pick(stored)
+
+
+def _notes(spec: ModelSpec, picked: Pick, window: int) -> dict[str, str]:
     decoder = "CTC in the graph" if spec.head.kind == "ctc" else f"lanes in an ONNX Loop, window of {window}"
-    notes = {"precision": precision, "decoder": decoder}
-    if precision == "int8" and int8_saturates():
+    notes = {"precision": picked.name, "decoder": decoder}
+    if picked.reason:
+        notes["why this precision"] = picked.reason
+    if picked.name == "int8" and int8_saturates():
         notes["warning"] = "int8 products overflow on this CPU, which has no VNNI: fp32 makes fewer errors"
     return notes

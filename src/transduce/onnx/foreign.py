@@ -17,7 +17,7 @@ import numpy.typing as npt
 from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
 from transduce.onnx.builder import FLOAT, FLOAT16, INT32, INT64, Graph, Value
 
-__all__ = ["ForeignModel", "Port"]
+__all__ = ["ForeignModel", "Port", "used"]
 
 OLDEST_OPSET = 13
 """Before it, the operators around a decoder (Squeeze, Split, ReduceSum) took axes as attributes."""
@@ -75,6 +75,20 @@ class ForeignModel:
             weights=weights,
         )
 
+    @classmethod
+    def of(cls, graph: Graph, path: Path) -> "ForeignModel":
+        """A graph that was just built, as if it had been read."""
+        return cls(
+            path=path,
+            opset=graph.opset,
+            domains={name: version for name, version in graph.domains.items() if name},
+            metadata={},
+            inputs=[_port(value) for value in graph.inputs],
+            outputs=[_port(value) for value in graph.outputs],
+            nodes=graph.nodes,
+            weights=graph.weights,
+        )
+
     def floats(self, side: Literal["inputs", "outputs"], least: int = 1) -> list[Port]:
         """The inputs or outputs that carry values, in order; UnsupportedModelError if there are fewer."""
         return self._ports(side, (FLOAT, FLOAT16), least, "floating-point")
@@ -128,11 +142,11 @@ class ForeignModel:
         depends: dict[str, frozenset[str]] = {name: frozenset({name}) for name in varying}
         found: dict[str, None] = {}
         for node in self._behind(wanted, set())[0]:
-            used = list(_used(node))
-            own = frozenset().union(*(depends.get(name, frozenset()) for name in used))
+            names = list(used(node))
+            own = frozenset().union(*(depends.get(name, frozenset()) for name in names))
             depends.update(dict.fromkeys(node.output, own))
             if own - {source}:
-                found.update(dict.fromkeys(n for n in used if depends.get(n) == frozenset({source})))
+                found.update(dict.fromkeys(n for n in names if depends.get(n) == frozenset({source})))
         return list(found)
 
     def producer(self, name: str) -> Any | None:
@@ -146,7 +160,7 @@ class ForeignModel:
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
                 nodes.append(node)
-                needed.update(name for name in _used(node) if name not in given)
+                needed.update(name for name in used(node) if name not in given)
         return nodes[::-1], needed
 
 
@@ -212,12 +226,12 @@ def _port(value: Any) -> Port:
     )
 
 
-def _used(node: Any) -> Iterator[str]:
+def used(node: Any) -> Iterator[str]:
     """Every name a node reads, captures of nested graphs included (their own names do no harm)."""
     yield from (name for name in node.input if name)
     for graph in _nested(node):
         for inner in graph.node:
-            yield from _used(inner)
+            yield from used(inner)
         yield from (value.name for value in graph.output)
 
 

@@ -18,7 +18,7 @@ from transduce.errors import CheckpointError, DeviceError, ResourceError, import
 from transduce.onnx.builder import Graph
 from transduce.onnx.threads import num_threads
 
-__all__ = ["Session"]
+__all__ = ["Arrays", "Session"]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -49,8 +49,11 @@ class Session:
         device: str = "cpu",
         threads: int | None = None,
         weights: Arrays | None = None,
+        spins: bool = True,
     ) -> "Session":
         """Load a model; `weights` are tensors that it names but does not hold.
+
+        `spins`: whether idle threads keep asking for work, quicker where nobody else wants the CPU.
 
         Raises CheckpointError for a model that cannot run, DeviceError for a device that is not there.
         """
@@ -60,7 +63,7 @@ class Session:
         with _translated(source, "cannot load it: it is damaged, cut short or newer than this onnxruntime"):
             # onnxruntime copies these while it loads, out of arrays that it needs in C order and alive.
             held = {name: np.ascontiguousarray(array) for name, array in (weights or {}).items()}
-            options = _options(runtime, count, held)
+            options = _options(runtime, count, held, spins)
             given = str(model) if isinstance(model, Path) else model
             # Its own fallback prints to standard output.
             native = runtime.InferenceSession(given, options, providers=providers, enable_fallback=0)
@@ -84,18 +87,19 @@ class Session:
         *,
         device: str = "cpu",
         threads: int | None = None,
+        spins: bool = True,
     ) -> "Session":
-        """Load a graph that was just built."""
+        """Load a graph that was just built; the rest as `open`."""
         if graph.num_bytes <= LARGEST_INLINE_BYTES:
             model = graph.model(source).SerializeToString()
-            return cls.open(model, source, device=device, threads=threads)
+            return cls.open(model, source, device=device, threads=threads, spins=spins)
         apart = {name: array for name, array in graph.weights.items() if array.nbytes >= 1024}
         tensors = [
             graph.tensor_apart(name, array) if name in apart else graph.tensor(name, array)
             for name, array in graph.weights.items()
         ]
         model = graph.model(source, tensors).SerializeToString()
-        return cls.open(model, source, device=device, threads=threads, weights=apart)
+        return cls.open(model, source, device=device, threads=threads, weights=apart, spins=spins)
 
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
@@ -104,12 +108,14 @@ class Session:
         return results
 
 
-def _options(runtime: ModuleType, threads: int, weights: Arrays) -> Any:
+def _options(runtime: ModuleType, threads: int, weights: Arrays, spins: bool) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Patterns are kept for every shape ever seen, and speech has a new one in each batch.
     options.enable_mem_pattern = False
+    if not spins:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4  # fatal: errors reach us as exceptions
     if weights:
         values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
