@@ -108,7 +108,6 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
             thread.join(TIMEOUT_SECONDS)
 
 
-@pytest.mark.posix
 def test_who_reads_where_it_listens_may_connect() -> None:
     full = command("-m", "demo", "--port", "0")
     with subprocess.Popen(full, stderr=subprocess.PIPE, text=True, env=environment()) as popen:
@@ -122,6 +121,7 @@ def test_who_reads_where_it_listens_may_connect() -> None:
             popen.kill()
 
 
+@pytest.mark.posix
 def test_its_log_is_json_and_holds_no_secrets_texts_or_names(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("sk-from-file-1\n\nsk-from-file-2\n", encoding="utf-8")
