@@ -247,3 +247,17 @@ def test_an_interrupt_while_it_loads_is_quiet(delay_seconds: float) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.posix
+def test_an_interrupt_while_it_reads_standard_input_is_quiet() -> None:
+    """The thread that reads still waits when the interpreter ends."""
+    command = [sys.executable, "-m", "transduce", "transcribe", "-", "-m", "demo", "-v"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        assert "engine" in process.stderr.readline()  # the model is loaded
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130  # before standard input ends
+        assert process.communicate() == ("", "")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
-from typing import IO, Protocol
+from typing import IO, BinaryIO, Protocol, cast
 
 import typer
 
@@ -142,7 +142,17 @@ def _outcomes_singly(
 
 
 def _source(entry: outputs.Input) -> AudioSource:
-    return sys.stdin.buffer if entry.path == outputs.STDIN else open_source(entry.path)
+    return _stdin() if entry.path == outputs.STDIN else open_source(entry.path)
+
+
+def _stdin() -> BinaryIO:
+    """Standard input without its buffer.
+
+    An interrupt leaves a thread waiting in a read of it, and the interpreter cannot end while one holds the
+    buffer's lock.
+    """
+    buffer = sys.stdin.buffer
+    return cast(BinaryIO, getattr(buffer, "raw", buffer))
 
 
 def _report(result: Reported, *, is_quiet: bool) -> None:
