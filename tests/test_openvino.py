@@ -1,6 +1,7 @@
 """OpenVINO as the encoder's runtime: upstream's answers, the rule behind `auto`, memory, errors."""
 
 import errno
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,10 +30,10 @@ from transduce.onnx import export, graph, openvino, pick
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.builder import FLOAT, Graph
 from transduce.onnx.emissions import OUTPUTS
-from transduce.onnx.openvino import SplitSession
 from transduce.onnx.precision import precision_named
 from transduce.onnx.session import Session
 from transduce.onnx.split import ENCODED, FEATURES, split
+from transduce.onnx.staged import StagedSession
 from transduce.transcriber import Choice, load_model
 from transduce.types import Hypothesis
 
@@ -92,10 +93,22 @@ def test_order_batches_and_engine_change_nothing(kind: str) -> None:
     """The clips are encoded a few at once, decoded all together."""
     backend = small(kind)
     expected_labels = [labels(found) for found in small(kind, engine="onnx").recognize(CLIPS)]
+    assert [labels(found) for found in small(kind, engine="staged").recognize(CLIPS)] == expected_labels
     assert [labels(backend.recognize([clip])[0]) for clip in CLIPS] == expected_labels
     order = [3, 0, 6, 5, 1, 4, 2]
     found = backend.recognize([CLIPS[i] for i in order])
     assert [labels(f) for f in found] == [expected_labels[i] for i in order]
+
+
+@pytest.mark.parametrize("engine", ["openvino", "staged", "onnx"])
+def test_stages_are_timed(engine: str) -> None:
+    backend = small(engine=engine)
+    started = time.perf_counter()
+    spent = backend.stage_seconds(CLIPS)
+    total = time.perf_counter() - started
+    assert list(spent) == (["one graph"] if engine == "onnx" else ["features", "encoder", "decoder"])
+    assert 0 < sum(spent.values()) <= total
+    assert all(spent.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,7 +262,7 @@ def test_other_devices_are_refused(device: str) -> None:
 def test_precisions_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceError, match="int4"):
         small(precision="int4")
-    monkeypatch.setattr(openvino, "_native_types", lambda _: frozenset())
+    monkeypatch.setattr(openvino, "native_types", frozenset)
     for precision in ("bf16", "fp16"):
         with pytest.raises(DeviceError, match=rf"'{precision}'.*this CPU"):
             small(precision=precision)
@@ -265,8 +278,10 @@ def failing(backend: OnnxBackend, error: Exception) -> OnnxBackend:
     def infer(*_: Any) -> None:
         raise error
 
-    assert isinstance(backend._session, SplitSession)
-    backend._session = replace(backend._session, encoder=SimpleNamespace(infer=infer))
+    session = backend._session
+    assert isinstance(session, StagedSession)
+    encoder = replace(session.encoder, native=SimpleNamespace(infer=infer))  # type: ignore[type-var]
+    backend._session = replace(session, encoder=encoder)
     return backend
 
 

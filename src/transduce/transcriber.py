@@ -17,6 +17,7 @@ from transduce import checkpoints, hub, pipeline, words
 from transduce.checkpoints import Checkpoint
 from transduce.errors import DeviceError, TransduceError, UnsupportedModelError, import_extra
 from transduce.guarded import Guarded
+from transduce.onnx.pick import Engine
 from transduce.pipeline import WHOLE, Cut, Limits
 from transduce.recognizing import Part, Recording, Update
 from transduce.sources import AudioSource
@@ -50,6 +51,8 @@ class Choice:
     """torch's: auto, reference, eager, graph, while, unrolled or native."""
     threads: int | None = None
     """Of the engine; None: the CPUs that this process may use."""
+    staged: bool = False
+    """Whether an ONNX graph runs stage by stage, so that each can be timed; somewhat slower."""
 
 
 def load_model(
@@ -95,13 +98,15 @@ def _engines(backend: str) -> tuple[str, ...]:
     return (backend,)
 
 
-def _onnx_engine(choice: Choice) -> Literal["onnx", "openvino"]:
+def _onnx_engine(choice: Choice) -> Engine:
     """Who multiplies matrices: OpenVINO if asked for, or if any precision will do and it is there."""
     if choice.backend == "openvino":
         import_extra("openvino", "openvino")
         return "openvino"
     is_free = choice.backend == "auto" and choice.precision == "auto" and choice.device in ("auto", "cpu")
-    return "openvino" if is_free and find_spec("openvino") else "onnx"
+    if is_free and find_spec("openvino"):
+        return "openvino"
+    return "staged" if choice.staged else "onnx"
 
 
 def _of_onnx(path: Path, choice: Choice) -> "Model":
@@ -113,12 +118,9 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
     import_extra("onnxruntime", "cpu")
     from transduce.checkpoints import onnx_layouts
 
+    engine = _onnx_engine(choice)
     backend, tokenizer = onnx_layouts.load(
-        path,
-        device=choice.device,
-        precision=choice.precision,
-        threads=choice.threads,
-        engine=_onnx_engine(choice),
+        path, device=choice.device, precision=choice.precision, threads=choice.threads, engine=engine
     )
     _choose_head(backend.spec, choice.head)
     return Model(backend, tokenizer)

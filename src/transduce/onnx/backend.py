@@ -5,12 +5,11 @@ pads and copies; everything between samples and labels is in the graph. It knows
 seconds but those of its limit.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from transduce.errors import AudioError, CheckpointError
 from transduce.onnx import graph, inline, loop
@@ -18,24 +17,15 @@ from transduce.onnx.builder import Graph
 from transduce.onnx.emissions import OUTPUTS
 from transduce.onnx.foreign import ForeignModel
 from transduce.onnx.layout import Exported
-from transduce.onnx.openvino import SplitSession
 from transduce.onnx.pick import Engine, Pick, pick
 from transduce.onnx.precision import int8_saturates, precision_named
-from transduce.onnx.session import Arrays, Session
+from transduce.onnx.session import Session
+from transduce.onnx.staged import Runner, StagedSession
 from transduce.types import FloatArray, Hypothesis, ModelSpec, Weights
 
-__all__ = ["OnnxBackend", "Runner", "bucketed"]
+__all__ = ["OnnxBackend", "bucketed"]
 
 _BUCKETS_AN_OCTAVE = 16
-
-
-class Runner(Protocol):
-    """What runs the graph: an onnxruntime session, or one whose encoder is OpenVINO's."""
-
-    @property
-    def notes(self) -> Mapping[str, str]: ...
-
-    def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]: ...
 
 
 class OnnxBackend:
@@ -150,6 +140,15 @@ class OnnxBackend:
             for row, count in enumerate(counts.tolist())
         ]
 
+    def stage_seconds(self, waveforms: Sequence[FloatArray]) -> Mapping[str, float]:
+        """What one batch takes, stage by stage; of a model that runs as one graph, the whole."""
+        session, started = self._session, time.perf_counter()
+        before = dict(session.spent) if isinstance(session, StagedSession) else {}
+        self.recognize(waveforms)
+        if not isinstance(session, StagedSession):
+            return {"one graph": time.perf_counter() - started}
+        return {stage: seconds - before[stage] for stage, seconds in session.spent.items()}
+
     def _input(self, shape: tuple[int, int]) -> FloatArray:
         """The one input array, which is kept: fresh ones of every size would scatter over malloc's arenas."""
         size = shape[0] * shape[1]
@@ -206,14 +205,15 @@ def _session(
     device: str,
     threads: int | None,
 ) -> Runner:
-    if engine == "openvino":
-        return SplitSession.of_graph(
+    if engine != "onnx":
+        return StagedSession.of_graph(
             model,
             source,
             num_mels=spec.features.num_mels,
             precision=picked.name,
             device=device,
             threads=threads,
+            in_openvino=engine == "openvino",
         )
     assert isinstance(model, Graph), "files are opened by onnxruntime itself"
     return Session.of_graph(model, source, device=device, threads=threads)

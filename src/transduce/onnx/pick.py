@@ -14,7 +14,8 @@ from transduce.onnx.precision import int8_saturates
 
 __all__ = ["Engine", "Pick", "pick"]
 
-Engine: TypeAlias = Literal["onnx", "openvino"]
+Engine: TypeAlias = Literal["onnx", "openvino", "staged"]
+"""staged: onnxruntime, with front end, encoder and rule one after the other, so that each can be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def pick(wanted: str, engine: Engine) -> Pick:
     """The precision to compute fp32 weights in; any wish but auto is left to the engine to grant."""
     if wanted != "auto":
         return Pick(wanted)
-    if engine == "onnx":
+    if engine != "openvino":
         return _of_onnxruntime()
     if "bf16" in native_types():
         return Pick("bf16", "this CPU multiplies bf16, in half the time of fp32")
