@@ -178,6 +178,20 @@ def test_names_cannot_command_a_terminal(run: Callable[..., Run], tmp_path: Path
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", out + err)
 
 
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("https://example.com/a.wav", "download it first"),
+        ("http://example.com/a.wav?part=[1]", "download it first"),
+        ("s3://bucket/a.wav", "download it first"),
+        ("file:///tmp/a.wav", "give its path"),
+    ],
+)
+def test_an_address_is_not_taken_for_a_path(run: Callable[..., Run], address: str, advice: str) -> None:
+    expected = f"error: {address} is an address, not a file: {advice} [audio]\n"
+    assert run(address) == (1, "", expected)
+
+
 # Failing fast
 
 

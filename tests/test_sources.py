@@ -44,6 +44,16 @@ def test_a_pipe_can_be_read_from_any_place_and_leaves_nothing(monkeypatch: pytes
     assert [file.closed for file in made] == [True]
 
 
+@pytest.mark.posix
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/dev/zero", "is a device"), ("/dev/urandom", "is a device"), ("/dev/null", "is empty")],
+)
+def test_a_device_without_an_end_is_not_called_empty(path: str, reason: str) -> None:
+    with pytest.raises(AudioError, match=f"{path} {reason}"), opened_source(path):
+        pass
+
+
 @pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, ResourceError), (errno.EIO, AudioError)])
 def test_a_disk_that_a_pipe_fills_is_named(
     number: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch

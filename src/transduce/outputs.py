@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from transduce.errors import AudioError, TransduceError
+from transduce.sources import error_of_address, is_address
 from transduce.writers import shown, write_atomic
 
 __all__ = [
@@ -68,6 +69,8 @@ def _expand_one(argument: str) -> list[Input]:
     if argument == STDIN:
         return [Input(STDIN, Path("stdin"), _error_of_stdin())]
     path = Path(argument)
+    if is_address(argument):  # no Path, which would lose a slash
+        return [Input(argument, Path(path.name), error_of_address(argument))]
     if os.path.exists(path) or not glob.has_magic(argument):
         return _named(path)
     matches = sorted(glob.glob(argument, recursive=True))

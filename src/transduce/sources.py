@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from transduce.errors import AudioError, ResourceError, TransduceError
 
-__all__ = ["AudioSource", "describe_source", "is_address", "opened_source"]
+__all__ = ["AudioSource", "describe_source", "error_of_address", "is_address", "opened_source"]
 
 T = TypeVar("T")
 
@@ -47,6 +47,12 @@ def describe_source(source: AudioSource) -> str:
 def is_address(name: str) -> bool:
     """Whether a name is that of something on a network (`https://...`, `s3://...`), and no path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name) is not None
+
+
+def error_of_address(name: str) -> AudioError:
+    """What is said of an address where a file is wanted."""
+    advice = "give its path" if name.lower().startswith("file:") else "download it first"
+    return AudioError(f"{name} is an address, not a file: {advice}")
 
 
 @contextmanager
@@ -82,7 +88,7 @@ def _opened(source: AudioSource, name: str, stack: ExitStack) -> BinaryIO | _Arr
 
 def _open_path(path: str | os.PathLike[str], name: str) -> BinaryIO:
     if is_address(name):
-        raise AudioError(f"{name} is an address, not a file: download it first")
+        raise error_of_address(name)
     try:
         return open(path, "rb")
     except ValueError as error:  # a null character
@@ -98,7 +104,11 @@ def _seekable(file: BinaryIO, name: str, stack: ExitStack) -> BinaryIO:
         file = _copied(file, name, stack)
         num_bytes = file.tell()
     if num_bytes == 0:
-        raise AudioError(f"{name} is empty (0 bytes)")
+        file.seek(0)
+        is_endless = bool(file.read(1))
+        raise AudioError(
+            f"{name} is a device, not a recording" if is_endless else f"{name} is empty (0 bytes)"
+        )
     return file
 
 
