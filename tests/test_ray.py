@@ -37,11 +37,22 @@ def nodes() -> Iterator[Nodes]:
 
 def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     given = corpus(tmp_path, 60, 4)
-    run = nodes.run(given.manifest, tmp_path / "out", "--actors", "2")
+    unusable = nodes.run(given.manifest, tmp_path / "out", "-m", "missing.nemo")
+    assert unusable.returncode == 3
+    assert "error: missing.nemo" in unusable.stderr
+    assert not (tmp_path / "out").exists(), "nothing is tried with a model that no machine can load"
+
+    run = nodes.run(given.manifest, tmp_path / "out", "--actors", "2", "-f", "txt,json")
     assert run.returncode == 1, run.stderr
     results = texts(tmp_path / "out")
     assert sorted(results) == sorted(given.good)
     assert results == expected(given, tmp_path / "local")
+    for name in given.good:
+        content = json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))
+        assert (content["text"], content["source"]) == (
+            results[name].strip(),
+            str(tmp_path / "in" / f"{name}.wav"),
+        )
 
     failures = failed(tmp_path / "out")
     assert sorted(failures) == sorted(given.bad)
@@ -55,7 +66,7 @@ def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert "finished 56 of 60, failed 4" in run.stderr
 
     before = stamps(tmp_path / "out")
-    again = nodes.run(given.manifest, tmp_path / "out")
+    again = nodes.run(given.manifest, tmp_path / "out", "-f", "txt,json")
     assert again.returncode == 1
     assert stamps(tmp_path / "out") == before, "a run after it leaves what is finished as it is"
     assert "finished before, left as they are: 56 of 60" in again.stderr

@@ -134,7 +134,7 @@ class Cluster:
         try:
             found = self._ray.get(remote.remote(job))
         except self._ray.exceptions.RayError as error:
-            raise DeviceError(f"no worker could load {job.model}: {_first_line(error)}") from error
+            raise DeviceError(f"no worker could load {job.model}: {_reason(error)}") from error
         if isinstance(found, Exception):
             raise found
         facts: dict[str, str] = found
@@ -226,8 +226,12 @@ def _translated(error: Exception) -> TransduceError:
     cause = getattr(error, "cause", None)
     if isinstance(cause, TransduceError):
         return cause
-    return DeviceError(f"the Ray cluster cannot go on: {_first_line(error)}")
+    return DeviceError(f"the Ray cluster cannot go on: {_reason(error)}")
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """What a worker raised, or the first line of what Ray says."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {cause}"
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
