@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,8 @@ def test_no_block_is_overlooked(page: Path) -> None:
     assert len(fences) == 2 * (len(found) + sum(block.shown is not None for block in found))
 
 
-def test_what_runs_and_what_cannot_is_counted() -> None:
+def test_what_runs_and_what_cannot_is_counted(record_property: Callable[[str, object], None]) -> None:
+    record_property("counted", summary())
     found = re.findall(r"\d+", summary())
     assert len(found) == 2 + len(MARKS)
     commands, snippets, *marked = map(int, found)

@@ -71,7 +71,10 @@ def test_characters_are_counted_as_by_hand(reference: str, hypothesis: str, erro
     assert (characters.errors, characters.length) == (errors, length)
 
 
-def test_random_texts_have_the_distance_of_the_definition() -> None:
+def test_random_texts_have_the_distance_of_the_definition(
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("random pairs", num_cases(200, 5000))
     for _ in range(num_cases(200, 5000)):
         true, other = (" ".join(DRAW.choices("abcde", k=DRAW.randrange(9))) for _ in range(2))
         found = compare(true, other)
@@ -264,7 +267,9 @@ def test_the_same_as_json(run: Runner, manifest: Path, backend: ClickBackend) ->
     assert result["differences"] == [{"kind": "delete", "word": 2, "reference": "ёж", "hypothesis": ""}]
 
 
-def test_upstreams_errors_are_counted_on_real_speech(run: Runner, here: Path) -> None:
+def test_upstreams_errors_are_counted_on_real_speech(
+    run: Runner, here: Path, record_property: Callable[[str, object], None]
+) -> None:
     """NeMo itself has 3 wrong words of 197 on these recordings, and so have we."""
     truth = golden("nemo-hybrid")
     lines = (
@@ -276,6 +281,7 @@ def test_upstreams_errors_are_counted_on_real_speech(run: Runner, here: Path) ->
     (system,) = content["systems"]
     errors = sum(system["words"][kind] for kind in ("substitutions", "deletions", "insertions"))
     assert (errors, system["words"]["reference"]) == (truth["word_errors"], truth["words"]) == (3, 197)
+    record_property("wrong words, ours and NeMo's", f"{errors} of {system['words']['reference']}")
     by_hand = [
         word_errors(u["text_en"], t["text"]) for u, t in zip(utterances(), truth["utterances"], strict=True)
     ]
