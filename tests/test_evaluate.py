@@ -299,12 +299,20 @@ def test_models_and_ways_to_run_them_stand_side_by_side(run: Runner, manifest: P
 
 
 def test_heads_stand_side_by_side(run: Runner, here: Path) -> None:
-    write_lines(here / "m.tsv", f"{data('audio/u03.wav')}\t{utterances()[3]['text_en']}")
-    content = run("m.tsv", "-m", "demo", "--head", "tdt", "--head", "ctc", "--json").json
-    assert [(s["label"], s["model"]["head"]) for s in content["systems"]] == [
-        ("demo tdt", "tdt"),
-        ("demo ctc", "ctc"),
-    ]
+    """Upstream's two heads agree on the first recording and not on the second."""
+    numbers = (3, 9)
+    truth = [golden("nemo-hybrid")["utterances"][number] for number in numbers]
+    lines = (f"{data(f'audio/u{n:02}.wav')}\t{utterances()[n]['text_en']}" for n in numbers)
+    write_lines(here / "m.tsv", *lines)
+    arguments = ("m.tsv", "-m", "demo", "--head", "tdt", "--head", "ctc", "--json", "--html", "r.html")
+    content = run(*arguments).json
+    heads = [(system["label"], system["model"]["head"]) for system in content["systems"]]
+    assert heads == [("demo tdt", "tdt"), ("demo ctc", "ctc")]
+    texts = [[result["text"] for result in row["results"]] for row in content["utterances"]]
+    assert texts == [[upstream["text"], upstream["ctc"]["text"]] for upstream in truth]
+    assert [tdt == ctc for tdt, ctc in texts] == [True, False]
+    page = (here / "r.html").read_text(encoding="utf-8")
+    assert re.findall('<tr class="(.*?)">', page) == ["wrong different", ""]  # the worst first
 
 
 def test_a_part_of_a_recording(run: Runner, here: Path) -> None:
