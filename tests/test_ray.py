@@ -63,7 +63,9 @@ def test_a_manifest_on_two_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert counts.items() <= record.items()
     assert (record["machines"], record["workers"], record["repeated_tasks"]) == (2, 2, 0)
     assert record["rtfx"] == pytest.approx(record["audio_hours"] * 3600 / record["wall_seconds"], rel=0.01)
-    assert "finished 56 of 60, failed 4" in run.stderr
+    *errors, last = run.stderr.splitlines()
+    assert sorted(errors) == sorted(f"error: {failure['message']} [audio]" for failure in failures.values())
+    assert last.startswith("finished 56 of 60, failed 4, see ")
 
     before = stamps(tmp_path / "out")
     again = nodes.run(given.manifest, tmp_path / "out", "-f", "txt,json")

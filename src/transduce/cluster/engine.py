@@ -24,6 +24,8 @@ from transduce.transcriber import Choice
 __all__ = ["Cluster", "Pool", "connected"]
 
 CONNECT_SECONDS = 10.0
+STDERR = 2
+"""The descriptor of standard error; it is open, whoever started the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def connected(pool: Pool) -> Iterator["Cluster"]:
     _reach(address)
     here = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **here)
+        with _no_native_messages():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **here)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise DeviceError(f"no Ray cluster can be used at {address!r}: {error}") from error
     try:
@@ -69,6 +72,19 @@ def connected(pool: Pool) -> Iterator["Cluster"]:
         yield Cluster(ray, data, pool, is_own=address == "local")
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _no_native_messages() -> Iterator[None]:
+    """Ray's core, which is no Python, says on standard error how much it is going to say there."""
+    kept = os.dup(STDERR)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), STDERR)
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
 
 
 def _reach(address: str) -> None:
