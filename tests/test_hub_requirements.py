@@ -25,6 +25,9 @@ BROUGHT_BY = {
 }
 """Libraries that come with a distribution of another name."""
 
+GIVEN_BY_TRITON = {"triton_python_backend_utils"}
+"""What a server has put into the process in which `triton/model.py` runs."""
+
 LAZY = {"import_extra", "import_module", "library"}
 """Functions that import what their first argument names."""
 
@@ -50,7 +53,7 @@ def imported_libraries() -> set[str]:
         ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src" / "transduce").rglob("*.py")
     )
     names = {name.partition(".")[0] for tree in trees for node in ast.walk(tree) for name in named_by(node)}
-    return names - sys.stdlib_module_names - {"transduce"}
+    return names - sys.stdlib_module_names - {"transduce"} - GIVEN_BY_TRITON
 
 
 def named_by(node: ast.AST) -> Iterator[str]:
