@@ -30,11 +30,11 @@ LAYERS = (
     {"longform", "transcript", "words"},
     {"nn", "onnx", "recognizing"},
     {"checkpoints", "pipeline"},
-    {"outputs", "transcriber"},
-    {"bench", "cli_options", "cli_progress", "cluster", "doctor", "evaluate", "manifest", "server"},
-    {"triton"},
+    {"outputs", "synthetic", "transcriber"},
+    {"cli_options", "cli_progress", "cluster", "doctor", "evaluate", "manifest", "server"},
+    {"bench", "triton"},
     {"cli_export", "cli_models", "cli_serve", "cli_triton", "cli_work"},
-    {"cli_cluster", "cli_eval", "cli_request"},
+    {"cli_bench", "cli_cluster", "cli_eval", "cli_request"},
     {"cli"},
     {"transduce", "__main__"},
 )
@@ -49,6 +49,7 @@ AT_TOP = {
     "torch": {"nn"},
     "typer": {
         "cli",
+        "cli_bench",
         "cli_cluster",
         "cli_eval",
         "cli_export",

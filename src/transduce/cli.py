@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from transduce import cli_cluster, cli_eval, cli_export, cli_models, cli_serve, cli_triton
+from transduce import cli_bench, cli_cluster, cli_eval, cli_export, cli_models, cli_serve, cli_triton
 from transduce import cli_request as request
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
@@ -236,6 +236,7 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(UNUSABLE)
 
 
+cli_bench.register(app)
 cli_eval.register(app)
 cli_export.register(app)
 cli_models.register(app)

@@ -26,7 +26,7 @@ from transduce.transcript import Transcript
 from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment, Weights
 from transduce.words import Unfinished
 
-__all__ = ["Choice", "Model", "load_model", "read_checkpoint"]
+__all__ = ["Choice", "Model", "backend_of", "load_model", "read_checkpoint"]
 
 DEFAULT_LIMITS = Limits()
 
@@ -104,9 +104,8 @@ def _onnx_engine(choice: Choice) -> Engine:
         import_extra("openvino", "openvino")
         return "openvino"
     is_free = choice.backend == "auto" and choice.precision == "auto" and choice.device in ("auto", "cpu")
-    if is_free and find_spec("openvino"):
-        return "openvino"
-    return "staged" if choice.staged else "onnx"
+    other: Engine = "staged" if choice.staged else "onnx"
+    return "openvino" if is_free and find_spec("openvino") else other
 
 
 def _of_onnx(path: Path, choice: Choice) -> "Model":
@@ -129,7 +128,7 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
 def _of_checkpoint(path: Path, choice: Choice, name: str | None) -> "Model":
     """A `.nemo` or `.ckpt`: torch reads it, whichever engine runs it."""
     checkpoint = _checkpoint(path, choice.head, name)
-    return Model(_engine(checkpoint.spec, checkpoint.weights, choice), checkpoint.tokenizer)
+    return Model(backend_of(checkpoint.spec, checkpoint.weights, choice), checkpoint.tokenizer)
 
 
 def read_checkpoint(name_or_path: str | Path, *, head: str = "auto", offline: bool = False) -> Checkpoint:
@@ -148,7 +147,8 @@ def _checkpoint(path: Path, head: str, name: str | None) -> Checkpoint:
     return replace(checkpoint, spec=spec)
 
 
-def _engine(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
+def backend_of(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
+    """What runs a checkpoint that was read; errors as of `load_model`."""
     engine = _onnx_engine(choice)
     if choice.backend == "onnx" or engine == "openvino":
         import_extra("onnxruntime", "cpu")

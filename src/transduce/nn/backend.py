@@ -4,7 +4,9 @@ In: a ModelSpec and its weights. Out: a Backend. Features and everything after t
 only the encoder runs in the precision asked for. It knows no files, no text and no seconds.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import cast, get_args
 
 import numpy as np
@@ -91,6 +93,33 @@ class TorchBackend:
                 f"{self.device} ran out of memory on a batch of {len(waveforms)} items, {seconds:.0f} s "
                 "with padding; use smaller batches or shorter segments"
             ) from error
+
+    @torch.inference_mode()
+    def stage_seconds(self, waveforms: Sequence[FloatArray]) -> Mapping[str, float]:
+        """What one batch takes, stage by stage."""
+        lengths = [len(waveform) for waveform in waveforms]
+        padded = np.zeros((len(waveforms), max(lengths)), np.float32)
+        for row, waveform in zip(padded, waveforms, strict=True):
+            row[: len(waveform)] = waveform
+        num_frames = torch.tensor([self.spec.features.num_frames(length) for length in lengths])
+        times = [time.perf_counter()]
+        self.features(
+            torch.from_numpy(padded).to(self.device),
+            torch.tensor(lengths).to(self.device),
+            num_frames.to(self.device),
+        )
+        times.append(self._now())
+        encoded = self.encode(padded, lengths)
+        times.append(self._now())
+        self.decode(*encoded)
+        times.append(self._now())
+        features, encoder, decoder = (b - a for a, b in pairwise(times))
+        return {"features": features, "encoder": max(0.0, encoder - features), "decoder": decoder}
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     @torch.inference_mode()
     def encode(self, padded: FloatArray, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

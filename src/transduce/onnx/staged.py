@@ -94,13 +94,13 @@ class StagedSession:
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
         waveforms, lengths = feeds["waveforms"], feeds["lengths"]
-        parts = [self._encode(waveforms[rows], lengths[rows]) for rows in _slices(*waveforms.shape)]
+        parts = [self.encode(waveforms[rows], lengths[rows]) for rows in _slices(*waveforms.shape)]
         encoded = [
             np.concatenate(arrays) if len(parts) > 1 else arrays[0] for arrays in zip(*parts, strict=True)
         ]
         return self._timed("decoder", self.decoder, outputs, dict(zip(ENCODED, encoded, strict=True)))
 
-    def _encode(self, waveforms: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def encode(self, waveforms: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Encoder frames `[B, T, ...]` and their numbers `[B]`; what lies behind a row's own is anything."""
         feeds = {"waveforms": waveforms, "lengths": lengths}
         features = self._timed("features", self.frontend, FEATURES, feeds)
