@@ -1,9 +1,9 @@
 """What holds for every test: a complete bundled set, and honest counts of what did not run.
 
 Tests marked `shared` need `../shared`, tests marked `browser` need Chromium, tests marked `triton` what
-`scripts/make_triton_env` makes, tests marked `posix` and `linux` those systems, tests marked `prove` run
-only under `scripts/prove`. Where they cannot run they are deselected, counted and named in the summary;
-nothing is skipped.
+`scripts/make_triton_env` makes, tests marked `ray` that library, tests marked `posix` and `linux` those
+systems, tests marked `prove` run only under `scripts/prove`. Where they cannot run they are deselected,
+counted and named in the summary; nothing is skipped.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pages
@@ -31,6 +32,8 @@ def _reasons() -> dict[str, str]:
         reasons["browser"] = "there is no Chromium with its driver (Debian: chromium, chromium-driver)"
     if not (TRITON_ENV / "made").is_file():
         reasons["triton"] = "scripts/make_triton_env makes what they run against"
+    if find_spec("ray") is None:
+        reasons["ray"] = "ray is not installed (the extra ray)"
     return reasons if PROVE else reasons | {"prove": "scripts/prove runs them"}
 
 

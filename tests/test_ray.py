@@ -26,7 +26,7 @@ from ray_support import (
 
 from transduce.cluster.worker import MOST_ATTEMPTS
 
-pytestmark = [pytest.mark.linux, pytest.mark.alone]  # one cluster, one test at a time on it
+pytestmark = [pytest.mark.ray, pytest.mark.linux, pytest.mark.alone]  # one cluster, one test at a time on it
 
 
 @pytest.fixture(scope="module")

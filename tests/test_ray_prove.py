@@ -15,7 +15,7 @@ from fakes import write_wav
 from ray_support import Nodes, cluster, corpus, expected, failed, kill_workers, lines, stamps, texts, wait_for
 from support import read_wav, utterances
 
-pytestmark = [pytest.mark.linux, pytest.mark.alone, pytest.mark.prove]
+pytestmark = [pytest.mark.ray, pytest.mark.linux, pytest.mark.alone, pytest.mark.prove]
 
 NUM_FILES, NUM_BAD, NUM_KILLS = 300, 10, 10
 LEAST_SPEEDUP = 1.6

@@ -57,10 +57,10 @@ def connected(pool: Pool) -> Iterator["Cluster"]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing goes out that nobody asked for
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray's own messages are in its logs
-    ray = import_extra("ray", "ray")
-    data = import_extra("ray.data", "ray")
     address = pool.address or os.environ.get("RAY_ADDRESS") or "local"
     _reach(address)
+    ray = import_extra("ray", "ray")
+    data = import_extra("ray.data", "ray")
     here = {"include_dashboard": False} if address == "local" else {}
     try:
         with _no_native_messages():
