@@ -198,7 +198,7 @@ def test_a_graph_that_lies(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="file"):
+    with pytest.raises(ResourceError, match=r"file.*\(.+\); choose another folder"):
         exported(tmp_path / "file" / "folder")
 
 

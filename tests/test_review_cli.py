@@ -210,6 +210,41 @@ def test_fail_fast_tries_nothing_behind_the_bad_file(
     assert backend.batches == []
 
 
+# Exports
+
+
+def test_an_export_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(bytes(1_000_000))
+    assert shell(f"cd {tmp_path} && transduce export demo .")[0] == 0
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    code, _, err = shell(f"cd {tmp_path} && transduce export demo .")
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        "Error: Invalid value: spec.json exists already; --overwrite replaces it",
+    )
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    code, _, err = shell(f"cd {tmp_path} && transduce export demo . --overwrite")
+    assert code == 0
+    assert (tmp_path / "spec.json").stat().st_mtime_ns > before["spec.json"]
+    num_bytes = sum(path.stat().st_size for path in tmp_path.iterdir() if path.name != "notes.txt")
+    assert f", {num_bytes / 1e6:.1f} MB in " in err
+
+
+@pytest.mark.parametrize(("target", "reason"), [("", "DIR is empty"), ("file", "file is not a folder")])
+def test_an_export_needs_a_folder(tmp_path: Path, target: str, reason: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    code, _, err = shell(f"cd {tmp_path} && transduce export demo '{target}'")
+    assert code == 2
+    assert reason in err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_help_of_export_shows_its_example() -> None:
+    _, out, _ = shell("transduce export --help")
+    assert "\n  transduce export model.nemo exported && transduce transcribe talk.mp4 -m exported\n" in out
+    assert "\\b" not in out
+
+
 # Closed and full streams
 
 
@@ -239,6 +274,27 @@ def test_a_full_standard_output_is_one_line(command: str) -> None:
 def test_no_streams_at_all_are_survived(tmp_path: Path) -> None:
     assert shell(f"transduce transcribe {DIGITS} -m demo -o {tmp_path} <&- >&- 2>&-") == (0, "", "")
     assert (tmp_path / "digits.txt").read_text(encoding="utf-8") == DIGITS_TEXT
+
+
+@pytest.mark.posix
+def test_a_folder_that_is_gone_is_not_taken_for_standard_output(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    line = f"cd {tmp_path}/gone && rmdir ../gone && transduce transcribe {DIGITS} -m demo -o out"
+    code, out, err = shell(line)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].endswith("-o out: the current folder is not there any more")
+
+
+def test_only_errors_of_standard_output_are_called_so(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    recording(tmp_path / "a.wav")
+    monkeypatch.setattr(cli, "load_model", lost)
+    with pytest.raises(FileNotFoundError):
+        run("a.wav")
 
 
 # Interrupts

@@ -5,6 +5,7 @@ progress on standard error, and an exit code: 0 all done, 1 a file failed, 2 usa
 extra or the device is not usable, 130 interrupted. It formats and reports; all work is done elsewhere.
 """
 
+import errno
 import io
 import json
 import logging
@@ -56,6 +57,9 @@ __all__ = ["app", "doctor", "info", "main", "transcribe"]
 
 FAILED, UNUSABLE = 1, 3
 """Exit codes; 2, a usage error, and 130, an interrupt, are typer's."""
+
+STDOUT = "standard output"
+"""What errors call it."""
 
 logger = logging.getLogger("transduce")
 
@@ -253,10 +257,10 @@ def main() -> None:
             app(prog_name="transduce")
         except SystemExit as ended:
             code = ended.code
-        sys.stdout.flush()
+        with _named_stdout():
+            sys.stdout.flush()
     except OSError as error:
-        # A file's error has the file's name and was reported as such: this is one of standard output.
-        if error.filename is not None or isinstance(error, TransduceError):
+        if error.filename != STDOUT:
             raise
         _abandon_stdout()
         is_said = bool(code) or isinstance(error, BrokenPipeError)  # whoever read it has had enough
@@ -266,18 +270,51 @@ def main() -> None:
     sys.exit(code)
 
 
+class _Output(io.FileIO):
+    """Standard output, whose errors bear its name."""
+
+    def write(self, content: Any) -> int:
+        with _named_stdout():
+            num_bytes: int | None = super().write(content)
+            if num_bytes is None:  # it does not block, and is full
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            return num_bytes
+
+
+@contextmanager
+def _named_stdout() -> Iterator[None]:
+    """Give an error of standard output the name that an error of a file has."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = STDOUT
+        raise
+
+
 def _open_streams() -> None:
     """Something in the place of standard streams that are closed, so that no other file gets their numbers.
 
     Standard input is not replaced: it is an error of whoever asks for it. Writing to standard output is an
-    error of the system, as if it were there; what goes to standard error is dropped.
+    error of the system, as if it were there, and has its name; what goes to standard error is dropped.
     """
     if sys.stdin is None:
         os.open(os.devnull, os.O_RDONLY)
     if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+        sys.stdout = _output(os.open(os.devnull, os.O_RDONLY))
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    buffer = getattr(sys.stdout, "buffer", None)
+    if isinstance(getattr(buffer, "raw", buffer), io.FileIO):  # a console of Windows is none
+        # It has no buffer where PYTHONUNBUFFERED is set.
+        sys.stdout = _output(sys.stdout.fileno(), is_buffered=isinstance(buffer, io.BufferedWriter))
+
+
+def _output(descriptor: int, *, is_buffered: bool = True) -> io.TextIOWrapper:
+    raw = _Output(descriptor, "w", closefd=False)
+    buffer = io.BufferedWriter(raw) if is_buffered else raw
+    return io.TextIOWrapper(
+        buffer, "utf-8", "replace", line_buffering=raw.isatty(), write_through=not is_buffered
+    )
 
 
 def _abandon_stdout() -> None:

@@ -4,6 +4,8 @@ In: arguments and TRANSDUCE_* variables. Out: a folder, and an exit code: 0 writ
 that cannot be read or a disk that is full. torch reads the checkpoint; onnx writes the graph.
 """
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -11,6 +13,7 @@ import typer
 
 from transduce.cli_options import Head, Offline
 from transduce.errors import TransduceError
+from transduce.outputs import obstacle
 from transduce.transcriber import read_checkpoint
 
 __all__ = ["export", "register"]
@@ -26,18 +29,29 @@ ExportPrecision: TypeAlias = Annotated[
 
 def export(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A .nemo or .ckpt file, a name, or `demo`.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the graph goes; made where missing.")],
+    target: Annotated[str, typer.Argument(metavar="DIR", help="Where the graph goes; made where missing.")],
     precision: ExportPrecision = "fp32",
     head: Head = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", envvar="TRANSDUCE_OVERWRITE", help="Replace an earlier export.")
+    ] = False,
     offline: Offline = False,
 ) -> None:
     """Write a checkpoint as one ONNX graph, from samples to labels.
 
-    \\b
+    \b
     transduce export model.nemo exported && transduce transcribe talk.mp4 -m exported
     """
+    from transduce.onnx.export import FILES
     from transduce.onnx.export import export as write
 
+    if not target:
+        raise typer.BadParameter("DIR is empty; `.` is this folder")
+    folder = Path(target)
+    if reason := obstacle(folder):
+        raise typer.BadParameter(f"no graph can be written to {target}: {reason}")
+    if not overwrite and (there := _existing(folder, FILES)):
+        raise typer.BadParameter(f"{there[0]} exists already; --overwrite replaces it")
     try:
         checkpoint = read_checkpoint(model, head=head, offline=offline)
         written = write(
@@ -46,10 +60,15 @@ def export(
     except TransduceError as error:
         typer.echo(" ".join(f"error: {error} [{error.code}]".splitlines()), err=True)
         raise typer.Exit(UNUSABLE) from None
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    size = sum(path.stat().st_size for path in _existing(folder, FILES))
     typer.echo(
         f"{written.model}: {written.spec.head.kind}, {precision}, {size / 1e6:.1f} MB in {folder}", err=True
     )
+
+
+def _existing(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of those names that are in the folder."""
+    return [path for path in (folder / name for name in names) if os.path.lexists(path)]
 
 
 def register(app: typer.Typer) -> None:

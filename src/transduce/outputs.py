@@ -161,7 +161,11 @@ def _key(name: object) -> str:
 
 def obstacle(folder: Path) -> str | None:
     """Why no files can be written below `folder`, which need not exist; None if nothing is in the way."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    try:
+        parents = folder.absolute().parents
+    except FileNotFoundError:  # of the current folder
+        return "the current folder is not there any more"
+    nearest = next(path for path in (folder, *parents) if os.path.lexists(path))
     if not nearest.is_dir():
         return f"{nearest} is not a folder"
     if not os.access(nearest, os.W_OK):

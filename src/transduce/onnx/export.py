@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce.errors import ResourceError
+from transduce.hub.disk import FULL
 from transduce.onnx import layout
 from transduce.onnx.builder import Graph
 from transduce.onnx.graph import build
@@ -26,7 +27,10 @@ from transduce.onnx.precision import precision_named
 from transduce.tokenizer import Tokenizer
 from transduce.types import ModelSpec, Weights
 
-__all__ = ["export", "write_graph"]
+__all__ = ["FILES", "export", "write_graph"]
+
+FILES = (layout.SPEC, MODEL, DATA, layout.SENTENCEPIECE)
+"""What an export may consist of."""
 
 LARGEST_INLINE_BYTES = 1_900_000_000
 """Of weights inside model.onnx: protobuf ends at 2 GiB, and the graph itself needs some of it."""
@@ -102,6 +106,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
+        advice = "free space, or choose" if error.errno in FULL else "choose"
         raise ResourceError(
-            f"{folder}: the export could not be written ({reason}); free space or choose another folder"
+            f"{folder}: the export could not be written ({reason}); {advice} another folder"
         ) from error
