@@ -155,7 +155,7 @@ def test_frames_come_from_onnxruntime_where_there_is_no_torch(monkeypatch: pytes
     by_torch = bench._encoder_frames(made, waveform)
     monkeypatch.setattr(bench, "find_spec", lambda name: None)
     np.testing.assert_allclose(bench._encoder_frames(made, waveform), by_torch, atol=1e-4)
-    opened = bench._open(made, Choice())
+    opened = bench.open_model(made, Choice())
     assert "onnxruntime" in opened.backend.describe()["engine"]
 
 

@@ -27,7 +27,16 @@ from transduce.evaluate import describe_machine
 from transduce.transcriber import Choice, Model, backend_of, load_model
 from transduce.types import FloatArray, Hypothesis, ModelSpec
 
-__all__ = ["STAGES", "Measurement", "Plan", "clips_of", "measure", "plot", "synthetic_checkpoint"]
+__all__ = [
+    "STAGES",
+    "Measurement",
+    "Plan",
+    "clips_of",
+    "measure",
+    "open_model",
+    "plot",
+    "synthetic_checkpoint",
+]
 
 STAGES = ("read", "voice activity", "features", "encoder", "decoder", "one graph", "words")
 """In the order that audio meets them; an engine that runs its graph as one has "one graph"."""
@@ -114,7 +123,7 @@ def measure(model: str | Checkpoint, choice: Choice, clips: Sequence[FloatArray]
 
     Raises what `load_model` raises.
     """
-    opened = _open(model, choice)
+    opened = open_model(model, choice)
     other = _ctc_of(opened, model, choice)
     found = opened.backend.recognize(clips)
     recognition, with_ctc = _in_turns([opened, *([other] if other else [])], clips, plan.rounds)
@@ -156,7 +165,8 @@ def measure(model: str | Checkpoint, choice: Choice, clips: Sequence[FloatArray]
     return measured
 
 
-def _open(model: str | Checkpoint, choice: Choice) -> Model:
+def open_model(model: str | Checkpoint, choice: Choice) -> Model:
+    """A model by name, or of a checkpoint that was made; errors as of `load_model`."""
     if isinstance(model, str):
         return load_model(model, choice)
     if choice.backend == "auto" and find_spec("torch") is None:
@@ -171,7 +181,7 @@ def _ctc_of(opened: Model, model: str | Checkpoint, choice: Choice) -> Model | N
     """The same model with its CTC head, where the head that decodes is another."""
     if opened.spec.head.kind == "ctc" or not any(head.kind == "ctc" for head in opened.spec.heads):
         return None
-    return _open(model, replace(choice, head="ctc"))
+    return open_model(model, replace(choice, head="ctc"))
 
 
 def _in_turns(models: Sequence[Model], clips: Sequence[FloatArray], rounds: int) -> tuple[float, float]:
@@ -223,7 +233,7 @@ def _inside(
     staged = opened
     if "one graph" in spent:
         try:
-            staged = _open(model, replace(choice, backend="onnx", staged=True))
+            staged = open_model(model, replace(choice, backend="onnx", staged=True))
         except TransduceError:  # a graph that cannot be taken apart, or no onnx to do it with
             return dict(spent)
     backend = cast(_Staged, staged.backend)

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from transduce.errors import AudioError, CheckpointError
+from transduce.errors import AudioError, CheckpointError, DeviceError
 from transduce.onnx import graph, inline, loop
 from transduce.onnx.builder import Graph
 from transduce.onnx.emissions import OUTPUTS
@@ -56,6 +56,11 @@ class OnnxBackend:
     ) -> "OnnxBackend":
         """A checkpoint's weights, as a graph in memory. Raises DeviceError for what is not there."""
         picked = pick(precision, engine)
+        if engine == "openvino" and picked.name == "int8":
+            raise DeviceError(
+                "precision 'int8': OpenVINO multiplies bytes in models that were exported so; run "
+                "`transduce export MODEL DIR --precision int8 --calibrate SPEECH`, then use DIR"
+            )
         # OpenVINO takes fp32 weights and multiplies as it is told.
         stored = precision_named("fp32" if engine == "openvino" else picked.name)
         window = window or loop.default_window(spec.head)

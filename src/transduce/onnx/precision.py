@@ -3,17 +3,21 @@
 Everything outside the encoder is fp32 at every precision: logits decide, and coarse ones tie.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from transduce.errors import DeviceError
 from transduce.onnx.builder import FLOAT, FLOAT16, UINT8, Graph, Value
 from transduce.onnx.session import Session
 from transduce.types import FloatArray
 
-__all__ = ["Precision", "PrecisionName", "int8_saturates", "precision_named"]
+__all__ = ["Precision", "PrecisionName", "Ranges", "int8_saturates", "precision_named"]
+
+Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 
 PrecisionName: TypeAlias = Literal["fp32", "fp16", "int8"]
 
@@ -33,11 +37,22 @@ class Precision:
     name: PrecisionName
     element: int
     dtype: type[np.floating]
+    ranges: Ranges | None = None
+    """Of int8: what the inputs of products are scaled by, by the names of their weights; None: by each row's
+    own largest value."""
+    probed: dict[str, tuple[Value, Value]] | None = None
+    """Where to note the least and the largest input of each product `[1]`."""
 
     def matmul(self, graph: Graph, x: Value, weight: FloatArray, name: str) -> Value:
         """`x [..., K] @ weight.T`, weight `[N, K]`."""
         if self.name == "int8":
+            if self.ranges is not None:
+                return _static_matmul(graph, x, weight, name, self.ranges[name])
             return _int8_matmul(graph, x, weight, name)
+        if self.probed is not None:
+            ends = [graph.reduce(kind, x, None) for kind in ("ReduceMin", "ReduceMax")]
+            least, most = (graph.op("Reshape", end, graph.ints(1)) for end in ends)
+            self.probed[name] = (least, most)
         return graph.op("MatMul", x, graph.weight(weight.T.astype(self.dtype, copy=False), name))
 
     def enter(self, graph: Graph, x: Value) -> Value:
@@ -66,14 +81,39 @@ _PRECISIONS: dict[str, Precision] = {
 }
 
 
+def _static_matmul(graph: Graph, x: Value, weight: FloatArray, name: str, ends: tuple[float, float]) -> Value:
+    """Activations scaled by a range that is known beforehand, weights output by output.
+
+    Written as a product of dequantized values, which runtimes turn into one of bytes.
+    """
+    low, high = min(ends[0], 0.0), max(ends[1], 0.0)
+    step = max((high - low) / 255, _SMALLEST_SCALE)
+    scale, zero = graph.number(step), graph.constant(np.array(round(-low / step), np.uint8), "zero")
+    rows = graph.op("DequantizeLinear", graph.op("QuantizeLinear", x, scale, zero), scale, zero)
+    scales, quantized = _quantized(weight)
+    columns = graph.op(
+        "DequantizeLinear",
+        graph.weight(quantized, name),
+        graph.weight(scales, f"{name}.scales"),
+        graph.weight(np.zeros(len(scales), np.int8), f"{name}.zeros"),
+        axis=1,
+    )
+    return graph.op("MatMul", rows, columns)
+
+
+def _quantized(weight: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int8]]:
+    """Scales `[N]` and bytes `[K, N]` of a weight `[N, K]`."""
+    scales = np.maximum(np.abs(weight).max(axis=1), _SMALLEST_SCALE) / 127
+    return scales.astype(np.float32), np.round(weight / scales[:, None]).astype(np.int8).T
+
+
 def _int8_matmul(graph: Graph, x: Value, weight: FloatArray, name: str) -> Value:
     """Activations scaled row by row, weights output by output.
 
     A scale for each row, not one for the whole tensor as `DynamicQuantizeLinear` has it, keeps an
     utterance independent of its batch. Unsigned by signed is what onnxruntime has fast kernels for.
     """
-    scales = np.maximum(np.abs(weight).max(axis=1), _SMALLEST_SCALE) / 127  # [N]
-    quantized = np.round(weight / scales[:, None]).astype(np.int8).T
+    scales, quantized = _quantized(weight)
     peak = graph.reduce("ReduceMax", graph.op("Abs", x), -1, keepdims=True)
     scale = graph.op("Max", graph.op("Mul", peak, graph.number(1 / 127)), graph.number(_SMALLEST_SCALE))
     shifted = graph.op("Add", graph.op("Div", x, scale), graph.number(128.0))
@@ -81,7 +121,7 @@ def _int8_matmul(graph: Graph, x: Value, weight: FloatArray, name: str) -> Value
     zero = graph.constant(np.array(128, np.uint8), "zero")
     product = graph.op("MatMulInteger", rows, graph.weight(quantized, name), zero)
     product = graph.op("Mul", graph.cast(product, FLOAT), scale)
-    return graph.op("Mul", product, graph.weight(scales.astype(np.float32), f"{name}.scales"))
+    return graph.op("Mul", product, graph.weight(scales, f"{name}.scales"))
 
 
 def int8_saturates() -> bool:

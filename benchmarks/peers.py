@@ -1,0 +1,288 @@
+"""The same weights and audio through transduce and the peers that are installed, in turns.
+
+    benchmarks/make_peers                          # their virtual environments, once
+    python benchmarks/peers.py [--layers 16] [--seconds 20] [--clips 8] [--batch 8] [--threads 2] [--rounds 3]
+
+A model of GigaAM v3's size with random weights (`transduce.synthetic`), written for onnx-asr in the layout
+that it reads; its encoder has our operators, which are fewer than those of upstream's export. Every way runs
+in a process of its own with the same threads, the others waiting; medians of the rounds after one that
+does not count. Tokens are compared with those of transduce in fp32. The last line is JSON; `--plot` draws.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from transduce import synthetic
+from transduce.checkpoints import Checkpoint
+from transduce.evaluate import describe_machine, now
+from transduce.onnx import encoder, graph, staged
+from transduce.onnx.builder import FLOAT, INT32, INT64, Graph
+from transduce.onnx.export import export, write_graph
+from transduce.onnx.precision import precision_named
+
+FP32 = "transduce:openvino:fp32:rnnt"
+OURS = (
+    FP32,
+    "transduce:openvino:fp32:ctc",
+    "transduce:onnx:fp32:rnnt",
+    "transduce:onnx:fp32:ctc",
+    "transduce:openvino:auto:rnnt",
+    "transduce:openvino:auto:ctc",
+    "transduce:onnx:auto:rnnt",
+    "transduce:onnx:int8:rnnt",
+    "transduce:onnx:int8:ctc",
+    "transduce:openvino:int8:rnnt",
+    "transduce:openvino:int8:ctc",
+)
+"""Engine, precision and head. int8 is an export that was calibrated, on other audio than is measured."""
+PEERS = {"onnx-asr": "onnx-asr", "gigaam-decoder": "gigaam"}
+"""Way -> its virtual environment."""
+
+FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transduce" / "peers"
+
+
+# What everybody gets
+
+
+def prepare(folder: Path, arguments: argparse.Namespace) -> None:
+    size = synthetic.SIZES["gigaam-v3-rnnt"]
+    spec = replace(size.spec, encoder=replace(size.spec.encoder, num_layers=arguments.layers))
+    made = synthetic.checkpoint(replace(size, spec=spec))
+    # One recording from other places: a random encoder answers each noise in its own way.
+    length = round(16000 * arguments.seconds)
+    clip = synthetic.noise(length)
+    clips = np.stack([np.roll(clip, row * length // arguments.clips) for row in range(arguments.clips)])
+    made = synthetic.speaking(made, frames_of(made, clips[:1])[0])
+    np.save(folder / "clips.npy", clips)
+    np.save(folder / "encoded.npy", np.ascontiguousarray(frames_of(made, clips).transpose(0, 2, 1)))
+    with (folder / "checkpoint.pickle").open("wb") as file:
+        pickle.dump(made, file, protocol=5)
+    pieces = list(made.tokenizer.pieces)
+    (folder / "pieces.json").write_text(json.dumps(pieces))
+    weights = made.weights
+    np.savez(
+        folder / "head.npz",
+        embedding=weights["predictor.embed.weight"],
+        weight_ih=weights["predictor.lstm.weight_ih_l0"],
+        weight_hh=weights["predictor.lstm.weight_hh_l0"],
+        bias=weights["predictor.lstm.bias_l0"],
+        **{
+            f"{n}_{kind}": weights[f"joint.{n}.{kind}"]
+            for n in ("enc", "pred", "out")
+            for kind in ("weight", "bias")
+        },
+    )
+    other = [synthetic.noise(length, seed=1)]
+    for head in made.spec.heads:
+        spec = replace(made.spec, head=head)
+        export(
+            spec, weights, made.tokenizer, folder / f"int8-{head.kind}", precision="int8", calibration=other
+        )
+    upstream = folder / "upstream"
+    upstream.mkdir()
+    write_graph(upstream_encoder(made), upstream / "v3_rnnt_encoder.onnx", "encoder")
+    write_graph(upstream_decoder(made), upstream / "v3_rnnt_decoder.onnx", "decoder")
+    write_graph(upstream_joint(made), upstream / "v3_rnnt_joint.onnx", "joint")
+    lines = [f"{piece} {index}" for index, piece in enumerate([*pieces, "<blk>"])]
+    (upstream / "v3_vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    config = {"model_type": "gigaam", "version": "v3", "subsampling_factor": 4, "max_tokens_per_step": 1}
+    (upstream / "config.json").write_text(json.dumps(config))
+
+
+def frames_of(made: Checkpoint, clips: Any) -> Any:
+    """Encoder frames `[B, T, D]`."""
+    whole = graph.build(made.spec, made.weights, precision_named("fp32"))
+    mels = made.spec.features.num_mels
+    session = staged.StagedSession.of_graph(whole, "frames", num_mels=mels, in_openvino=False)
+    lengths = np.array([clips.shape[1]])
+    return np.concatenate([session.encode(clip[None], lengths)[0] for clip in clips])
+
+
+def upstream_encoder(made: Checkpoint) -> Graph:
+    g = Graph(17)
+    signal = g.add_input("audio_signal", FLOAT, ["batch", made.spec.features.num_mels, "time"])
+    length = g.add_input("length", INT64, ["batch"])
+    rows = g.op("Transpose", signal, perm=[0, 2, 1])
+    encoded, counts = encoder.encode(
+        g, made.spec.encoder, made.weights, precision_named("fp32"), rows, length
+    )
+    g.add_output(g.op("Transpose", encoded, perm=[0, 2, 1]), FLOAT, None, "encoded")
+    g.add_output(g.cast(counts, INT32), INT32, None, "encoded_len")
+    return g
+
+
+def upstream_decoder(made: Checkpoint) -> Graph:
+    """`x [B, 1], h.1, c.1 -> dec [B, 1, H], h, c` with onnxruntime's own LSTM."""
+    g, weights = Graph(17), made.weights
+    x, h, c = g.add_input("x", INT64, None), g.add_input("h.1", FLOAT, None), g.add_input("c.1", FLOAT, None)
+
+    def ordered(name: str) -> Any:
+        i, f, cell, o = np.split(weights[f"predictor.lstm.{name}_l0"], 4)
+        return np.concatenate([i, o, f, cell])
+
+    bias = np.concatenate([ordered("bias"), np.zeros_like(ordered("bias"))])
+    arrays = {"W": ordered("weight_ih"), "R": ordered("weight_hh"), "B": bias}
+    names = [g.weight(array[None], name) for name, array in arrays.items()]
+    embedded = g.op("Gather", g.weight(weights["predictor.embed.weight"], "embed"), x, axis=0)
+    hidden = arrays["R"].shape[1]
+    rows = g.op("Transpose", embedded, perm=[1, 0, 2])
+    y, new_h, new_c = g.ops("LSTM", rows, *names, "", h, c, num_outputs=3, hidden_size=hidden)
+    g.add_output(g.op("Transpose", g.squeeze(y, 1), perm=[1, 0, 2]), FLOAT, None, "dec")
+    g.add_output(new_h, FLOAT, None, "h")
+    g.add_output(new_c, FLOAT, None, "c")
+    return g
+
+
+def upstream_joint(made: Checkpoint) -> Graph:
+    """`enc [B, D, 1], dec [B, H, 1] -> joint [B, 1, 1, C]`."""
+    g, hidden = Graph(17), []
+    for name, part, axis in (("enc", "joint.enc", 2), ("dec", "joint.pred", 1)):
+        value = g.op("Transpose", g.add_input(name, FLOAT, None), perm=[0, 2, 1])
+        value = g.op("MatMul", value, g.weight(made.weights[f"{part}.weight"].T, f"{part}.weight"))
+        value = g.op("Add", value, g.weight(made.weights[f"{part}.bias"], f"{part}.bias"))
+        hidden.append(g.unsqueeze(value, axis))
+    value = g.op("Relu", g.op("Add", *hidden))
+    value = g.op("MatMul", value, g.weight(made.weights["joint.out.weight"].T, "out.weight"))
+    value = g.op("Add", value, g.weight(made.weights["joint.out.bias"], "out.bias"))
+    g.add_output(g.op("LogSoftmax", value, axis=-1), FLOAT, None, "joint")
+    return g
+
+
+# Who runs it
+
+
+@dataclass
+class Worker:
+    way: str
+    process: Any
+
+    @classmethod
+    def start(cls, way: str, folder: Path, arguments: argparse.Namespace) -> "Worker | None":
+        """None where its environment is not there, or cannot load the model."""
+        python = Path(sys.executable)
+        if way in PEERS:
+            python = arguments.peers / PEERS[way] / "bin" / "python"
+        if not python.exists():
+            print(f"{way}: not installed ({python} is not there)", file=sys.stderr)
+            return None
+        command = [
+            str(python),
+            str(Path(__file__).with_name("peer_worker.py")),
+            way,
+            str(folder),
+            str(arguments.threads),
+        ]
+        worker = cls(way, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        while line := worker.process.stdout.readline():
+            if line.strip() == "ready":
+                return worker
+        print(f"{way}: could not be started", file=sys.stderr)
+        return None
+
+    def ask(self, batch: int) -> dict[str, Any]:
+        self.process.stdin.write(f"{batch}\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def stop(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+def compare(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    ways = [*arguments.ways] if arguments.ways else [*OURS, *PEERS]
+    workers = [worker for way in ways if (worker := Worker.start(way, folder, arguments))]
+    answers = [[worker.ask(arguments.batch) for worker in workers] for _ in range(arguments.rounds + 1)][1:]
+    for worker in workers:
+        worker.stop()
+    by_way = {worker.way: [each[i] for each in answers] for i, worker in enumerate(workers)}
+    expected = by_way[FP32][0]["tokens"] if FP32 in by_way else []
+    rows = []
+    for way, all_rounds in by_way.items():
+        tokens = all_rounds[0]["tokens"]
+        same = sum(plain(a) == plain(b) for a, b in zip(tokens, expected, strict=True)) if expected else 0
+        rows.append(
+            {
+                "way": way,
+                "seconds": median(each["seconds"] for each in all_rounds),
+                "decoder": median(each["decoder"] for each in all_rounds),
+                "labels": sum(map(len, tokens)),
+                "clips with the same tokens": f"{same}/{len(tokens)}",
+            }
+        )
+    return rows
+
+
+def plain(tokens: list[str]) -> list[str]:
+    """onnx-asr writes the mark of a word's start as a space."""
+    return [token.replace("▁", " ") for token in tokens]
+
+
+def plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [row for row in rows if row["way"] != "gigaam-decoder"]
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.45 * len(shown)), layout="constrained")
+    colours = ["tab:blue" if row["way"].startswith("transduce") else "tab:gray" for row in shown]
+    bars = axes.barh([row["way"] for row in shown], [row["seconds"] for row in shown], color=colours)
+    axes.bar_label(bars, fmt=" %.2f s")
+    axes.invert_yaxis()
+    axes.set_xlabel(title)
+    figure.savefig(path, dpi=90)
+
+
+def main() -> None:
+    # onnx.py beside this file is called like the library.
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--clips", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", help=f"default: {' '.join([*OURS, *PEERS])}")
+    parser.add_argument("--peers", type=Path, default=FOLDER, help="where make_peers put the environments")
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    with TemporaryDirectory(prefix="peers-") as folder:
+        prepare(Path(folder), arguments)
+        rows = compare(Path(folder), arguments)
+    base = next((row["seconds"] for row in rows if row["way"] == "onnx-asr"), None)
+    print(f"{'way':34} {'seconds':>8} {'decoder':>8} {'labels':>7} {'same':>6}  x onnx-asr")
+    for row in rows:
+        ratio = f"{base / row['seconds']:.2f}" if base and row["way"] != "gigaam-decoder" else "-"
+        print(
+            f"{row['way']:34} {row['seconds']:8.2f} {row['decoder']:8.3f} {row['labels']:7} "
+            f"{row['clips with the same tokens']:>6}  {ratio}"
+        )
+    audio = arguments.clips * arguments.seconds
+    if arguments.plot:
+        plot(
+            rows,
+            f"seconds for {audio:g} s of audio, batch {arguments.batch}, {arguments.threads} threads",
+            arguments.plot,
+        )
+    settings = {key: value for key, value in vars(arguments).items() if key not in ("peers", "plot", "ways")}
+    print(json.dumps({"date": now(), "machine": describe_machine(), "settings": settings, "results": rows}))
+
+
+if __name__ == "__main__":
+    main()
