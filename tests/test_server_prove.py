@@ -294,7 +294,8 @@ def soak(running: Server, record: Record, *disturbances: Callable[[Soak], Callab
     assert seen.errors == []
     share = (PLAN.num_requests - PLAN.num_warm) / 100
     assert after - before <= max(0.01 * before * share, PLAN.growth_bytes)
-    assert objects_after["total"] - objects_before["total"] <= 100, differences(objects_before, objects_after)
+    # asyncio keeps up to 100 timers that were cancelled, each with its context.
+    assert objects_after["total"] - objects_before["total"] <= 200, differences(objects_before, objects_after)
     assert percentile(seen.health_seconds, 0.99) < 0.1
     return seen
 
