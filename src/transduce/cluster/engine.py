@@ -9,6 +9,7 @@ an error. Output files and the command line are unknown here.
 import logging
 import os
 import pickle
+import re
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -246,8 +247,10 @@ def _translated(error: Exception) -> TransduceError:
 
 
 def _reason(error: Exception) -> str:
-    """What a worker raised, or the first line of what Ray says."""
+    """What a worker raised, or of what Ray says the first line, and the last, which ends a traceback."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
         return f"{type(cause).__name__}: {cause}"
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Ray colours the names of actors
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__
