@@ -593,6 +593,11 @@ def test_a_stride_that_gives_no_sensible_number_of_frames_is_refused(stride: flo
     assert "preprocessor.window_stride = " in refused(with_stride(tmp_path, stride), CheckpointError)
 
 
+def test_frames_of_seconds_are_refused(tmp_path: Path) -> None:
+    """A segment of 30 s must hold some; the command line would call its own --max-segment wrong."""
+    assert "samples do not fit" in refused(with_stride(tmp_path, 1.0), CheckpointError)
+
+
 @pytest.mark.parametrize("stride", ["0.01", None, [0.01], float("nan"), float("inf")])
 def test_a_stride_that_is_no_number_is_refused(stride: object, tmp_path: Path) -> None:
     refused(with_stride(tmp_path, stride), CheckpointError)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_cases import labels, small_spec, small_weights, speech
-from support import data
+from support import DEMO, data
 
 from transduce.checkpoints import onnx_layouts
 from transduce.errors import (
@@ -74,6 +75,18 @@ def test_of_two_heads_the_export_has_one(tmp_path: Path) -> None:
     assert onnx_layouts.load(tmp_path, threads=1)[0].spec.heads == (spec.head,)
     with pytest.raises(UnsupportedModelError, match="has no ctc head; it has: tdt"):
         load_model(tmp_path, head="ctc")
+
+
+def test_an_export_that_lists_a_head_it_does_not_have(tmp_path: Path) -> None:
+    """As the first version wrote them: it has the one that it was exported with."""
+    path = exported(tmp_path, "ctc") / layout.SPEC
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["spec"]["heads"].insert(0, content["spec"]["head"] | {"kind": "tdt", "durations": [0, 1, 2]})
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with load_model(tmp_path) as model:
+        assert model.describe()["heads"] == "ctc"
+    with pytest.raises(UnsupportedModelError, match="has no tdt head; it has: ctc"):
+        load_model(tmp_path, head="tdt")
 
 
 def test_auto_is_fp32(tmp_path: Path) -> None:
@@ -185,6 +198,58 @@ def test_damage_is_named(tmp_path: Path, damage: Any, error: type[TransduceError
     with pytest.raises(error, match=message) as caught:
         onnx_layouts.load(tmp_path, threads=1)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("features.hop_samples", 0, "from 1 to 400000"),
+        ("features.hop_samples", -1, "from 1 to 400000"),
+        ("features.hop_samples", 31, "from 32 to 400000"),  # 2 ms
+        ("features.hop_samples", 10**12, "from 1 to 400000"),
+        ("features.sample_rate", 0, "from 1000 to 400000"),
+        ("features.sample_rate", -1, "from 1000 to 400000"),
+        ("features.sample_rate", 10**12, "from 1000 to 400000"),
+        ("features.fft_size", 319, "from 320 to 400000"),
+        ("features.preemphasis", float("nan"), "from 0 to 1"),
+        ("encoder.subsampling_factor", 0, "from 1 to 64"),
+        ("encoder.subsampling_factor", -1, "from 1 to 64"),
+        ("encoder.subsampling_factor", 10**12, "from 1 to 64"),
+        ("encoder.subsampling_factor", 6, "no power of 2"),
+        ("head.num_classes", 1, "from 2 to 1000000"),
+        ("head.blank", 6, "from 0 to 5"),
+        ("head.max_symbols", 0, "from 1 to 1000"),
+        ("head.durations", [], "from 1 to 1000"),
+        ("head.durations", [0, -1], "from 0 to 1000"),
+        ("max_segment_seconds", 0, "allow at least 0.32 s"),
+        ("max_segment_seconds", -1, "from 0 to 86400"),
+        ("max_segment_seconds", float("inf"), "from 0 to 86400"),
+        ("position_limit_frames", 5, "allow at least 0.32 s"),
+    ],
+)
+def test_a_number_out_of_range_is_named(tmp_path: Path, place: str, value: Any, message: str) -> None:
+    path = exported(tmp_path) / layout.SPEC
+    content = json.loads(path.read_text(encoding="utf-8"))
+    *parts, name = place.split(".")
+    part = content["spec"]
+    for key in parts:
+        part = part[key]
+    part[name] = value
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        onnx_layouts.load(tmp_path, threads=1)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert name in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    """36 labels, 64 pieces: every text would be of other letters."""
+    shutil.copytree(DEMO.parent / "onnx", tmp_path / "demo")
+    other = data("models/gigaam/v3_e2e_rnnt_tokenizer.model").read_bytes()
+    (tmp_path / "demo" / "tokenizer.model").write_bytes(other)
+    with pytest.raises(CheckpointError, match=r"demo: the tokenizer has 64 pieces, the head 36 labels"):
+        load_model(tmp_path / "demo", backend="onnx")
 
 
 def test_a_graph_that_lies(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Other tools' exports: upstream's answers from each layout, and files that differ from the examples."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -14,11 +15,11 @@ from onnx_cases import labels
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from support import data, golden, num_cases, param, read_wav, utterances
 
-from transduce.checkpoints import onnx_layouts
+from transduce.checkpoints import onnx_files, onnx_layouts
 from transduce.errors import CheckpointError, DeviceError, TransduceError, UnsupportedModelError
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.foreign import ForeignModel
-from transduce.onnx.inline import Parts, facts, fit, head_of
+from transduce.onnx.inline import Facts, Parts, facts, fit, head_of
 from transduce.types import HeadSpec
 
 LAYOUTS = {
@@ -92,7 +93,7 @@ def test_what_the_files_tell(name: str) -> None:
 @pytest.mark.parametrize("name", [p for p in EVERY if "ctc" not in p.id])
 def test_what_the_joint_does_to_frames_alone_is_taken_out_of_the_loop(name: str) -> None:
     opened = parts(folder_of(name))
-    spec, _, _ = onnx_layouts.describe(onnx_layouts.find(folder_of(name)), facts(opened))
+    spec, _, _ = onnx_layouts.describe(onnx_files.find(folder_of(name)), facts(opened))
     scorer = head_of(spec, opened).scorer  # type: ignore[attr-defined]
     assert scorer.boundary is not None
     inside = {node.op_type: 0 for node in scorer.model.nodes}
@@ -105,7 +106,7 @@ def test_what_the_joint_does_to_frames_alone_is_taken_out_of_the_loop(name: str)
 
 
 def parts(folder: Path) -> Parts:
-    files = onnx_layouts.find(folder)
+    files = onnx_files.find(folder)
     return Parts.open(files.encoder, files.decoder, files.joint)
 
 
@@ -434,7 +435,7 @@ def touch(folder: Path, *names: str) -> Path:
 )
 def test_which_files(tmp_path: Path, names: list[str], path: str, precision: str, expected: str) -> None:
     touch(tmp_path, *names)
-    assert onnx_layouts.find(tmp_path / path, precision).encoder.name == expected
+    assert onnx_files.find(tmp_path / path, precision).encoder.name == expected
 
 
 @pytest.mark.parametrize(
@@ -448,7 +449,7 @@ def test_which_files(tmp_path: Path, names: list[str], path: str, precision: str
 )
 def test_which_files_not(tmp_path: Path, names: list[str], error: type[TransduceError], message: str) -> None:
     with pytest.raises(error, match=message):
-        onnx_layouts.find(touch(tmp_path, *names))
+        onnx_files.find(touch(tmp_path, *names))
 
 
 def test_a_folder_of_unknown_origin(gigaam: Path) -> None:
@@ -496,17 +497,25 @@ def test_vocabularies(gigaam: Path) -> None:
 
 
 def test_a_limit_in_config_json_is_kept(tmp_path: Path) -> None:
-    files = onnx_layouts.OnnxFiles(
+    files = onnx_files.OnnxFiles(
         "x", tmp_path / "v2_rnnt_encoder.onnx", tmp_path, None, {"max_tokens_per_step": 3}
     )
     (tmp_path / "vocab.txt").write_text("a 0\n<blk> 1\n", encoding="utf-8")
     settings = {**files.settings, "model_type": "nemo-conformer-tdt"}
-    known = onnx_layouts.Facts(80, 112, 7, 5000)
+    known = Facts(80, 112, 7, 5000)
     spec, _, weights = onnx_layouts.describe(
-        onnx_layouts.OnnxFiles("x", files.encoder, files.decoder, None, settings), known
+        onnx_files.OnnxFiles("x", files.encoder, files.decoder, None, settings), known
     )
     assert spec.head == HeadSpec("tdt", 2, 1, (0, 1, 2, 3, 4), max_symbols=3)
     assert weights["features.filterbank"].shape == (257, 80)
+
+
+@pytest.mark.parametrize("factor", [-4, 3, 10**12, "four", [4]])
+def test_a_factor_that_cannot_be(gigaam: Path, factor: object) -> None:
+    (gigaam / "v3_e2e_rnnt.yaml").unlink()
+    (gigaam / "config.json").write_text(json.dumps({"subsampling_factor": factor}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="v3_e2e_rnnt_encoder"):
+        load(gigaam)
 
 
 # Damage
@@ -530,7 +539,7 @@ def test_damaged_graphs_end_in_our_own_errors(gigaam: Path, part: str) -> None:
             damaged[index] = rng.integers(256)
         path.write_bytes(damaged if rng.integers(4) else damaged[: rng.integers(len(damaged))])
         try:
-            files = onnx_layouts.find(gigaam)
+            files = onnx_files.find(gigaam)
             opened = Parts.open(files.encoder, files.decoder, files.joint)
             spec, _, _ = onnx_layouts.describe(files, facts(opened))
             fit(spec, opened, 8)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from transduce.checkpoints.bounds import MOST_POSITION_BASE, check_spec
 from transduce.checkpoints.config import MAX_NODES, number, one_line, require, translated, whole
 from transduce.checkpoints.state import (
     Checkpoint,
@@ -38,7 +39,7 @@ __all__ = ["load", "understand"]
 MAX_SEGMENT_SECONDS = 25.0
 MAX_SYMBOLS = 10
 """GigaAM's torch path; its own ONNX path stops at 3 and so writes other text."""
-POSITION_BASE, MAX_POSITION_BASE = 5000, 1e9
+POSITION_BASE = 5000
 RELEASED_WIDTH, RELEASED_HEADS = 768, 16
 """Of every released model of v1 to v3."""
 FEATURIZER = "preprocessor.featurizer.0"
@@ -97,6 +98,7 @@ def understand(name: str, config: Mapping[str, Any], tokenizer: Tokenizer, state
         max_segment_seconds=MAX_SEGMENT_SECONDS,
         language="ru" if "".join(tokenizer.pieces) == ALPHABET else None,
     )
+    check_spec(spec, state.source)
     return Checkpoint(spec, tokenizer, weights)
 
 
@@ -231,7 +233,7 @@ def _encoder_spec(encoder: Mapping[str, Any], state: StateDict) -> EncoderSpec:
         subsampling_channels=channels,
         subsampling_kernel=kernel,
         attention=attention,
-        rotary_base=number(base, "pos_emb_max_len", state.source, least=1, most=MAX_POSITION_BASE),
+        rotary_base=number(base, "pos_emb_max_len", state.source, least=1, most=MOST_POSITION_BASE),
         bias=True,
         xscaling=False,
     )

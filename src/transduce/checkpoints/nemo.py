@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from transduce.checkpoints.archive import NemoArchive
+from transduce.checkpoints.bounds import MOST_DURATION, MOST_SYMBOLS, check_spec
 from transduce.checkpoints.config import number, require, section, translated, whole
 from transduce.checkpoints.state import (
     Checkpoint,
@@ -37,8 +38,7 @@ __all__ = ["load", "understand"]
 
 MAX_SEGMENT_SECONDS = 30.0
 MAX_TOKENIZER_BYTES = 64 << 20
-DEFAULT_MAX_SYMBOLS, MOST_MAX_SYMBOLS = 10, 1000
-MAX_DURATION = 1000
+DEFAULT_MAX_SYMBOLS = 10
 CTC_PREFIXES = ("decoder.decoder_layers.0", "ctc_decoder.decoder_layers.0")
 """Where a CTC model and a hybrid one keep their CTC layer."""
 
@@ -84,6 +84,7 @@ def understand(name: str, config: Mapping[str, Any], tokenizer: Tokenizer, state
         head=heads[0],
         max_segment_seconds=MAX_SEGMENT_SECONDS,
     )
+    check_spec(spec, state.source)
     return Checkpoint(spec, tokenizer, weights)
 
 
@@ -228,14 +229,14 @@ def _durations(config: Mapping[str, Any], source: str) -> tuple[int, ...]:
         (loss.get("tdt_kwargs") or {}).get("durations"),
     ):
         if place:
-            return tuple(whole(value, "durations", source, least=0, most=MAX_DURATION) for value in place)
+            return tuple(whole(value, "durations", source, least=0, most=MOST_DURATION) for value in place)
     return ()
 
 
 def _max_symbols(config: Mapping[str, Any], source: str) -> int:
     greedy = (config.get("decoding") or {}).get("greedy") or {}
     limit = greedy.get("max_symbols", greedy.get("max_symbols_per_step"))
-    return whole(limit or DEFAULT_MAX_SYMBOLS, "max_symbols", source, most=MOST_MAX_SYMBOLS)
+    return whole(limit or DEFAULT_MAX_SYMBOLS, "max_symbols", source, most=MOST_SYMBOLS)
 
 
 def _head_weights(heads: Sequence[HeadSpec], state: StateDict, width: int) -> dict[str, FloatArray]:

@@ -1,7 +1,7 @@
 """Models in ONNX: the folders that `transduce export` writes, and those of other tools.
 
 In: a folder, or one `.onnx` file in it. Out: a backend and a tokenizer. Files are told apart by their
-names, models by what lies beside them:
+names (`onnx_files`), models by what lies beside them:
 
     GigaAM's own export     NAME.yaml, NAME_encoder|decoder|joint.onnx or NAME.onnx, NAME_tokenizer.model
     onnx-asr, GigaAM        vN_rnnt_encoder|decoder|joint.onnx or vN_ctc.onnx, ..._vocab.txt
@@ -11,14 +11,16 @@ names, models by what lies beside them:
 docs/onnx.md says what each leaves open and what is assumed then.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from transduce.checkpoints.config import parse_yaml
+from transduce.checkpoints.bounds import check_spec
+from transduce.checkpoints.config import translated
+from transduce.checkpoints.onnx_files import OnnxFiles, find, read_text
+from transduce.checkpoints.state import check_vocabulary
 from transduce.errors import CheckpointError, DeviceError, UnsupportedModelError
 from transduce.features import hann_window, mel_filterbank
 from transduce.onnx import layout
@@ -29,11 +31,10 @@ from transduce.onnx.pick import Engine
 from transduce.tokenizer import MAX_MODEL_BYTES, Tokenizer
 from transduce.types import EncoderSpec, FeatureSpec, HeadSpec, ModelSpec, Weights
 
-__all__ = ["OnnxFiles", "describe", "find", "load"]
+__all__ = ["describe", "load"]
 
 BLANK = "<blk>"
 
-MAX_TEXT_BYTES = 16 << 20
 DEFAULT_MAX_SYMBOLS = 10
 """As NeMo and GigaAM's torch path; GigaAM's ONNX path stops at 3 and so writes other text."""
 
@@ -73,128 +74,6 @@ MAX_SEGMENT_SECONDS = {"nemo": 30.0, "gigaam": 25.0}
 SUBSAMPLING_FACTOR = {"nemo": 8, "gigaam": 4}
 
 
-@dataclass(frozen=True)
-class OnnxFiles:
-    """The files of one model of another tool."""
-
-    name: str
-    encoder: Path
-    """Of a CTC model: the whole."""
-    decoder: Path | None
-    joint: Path | None
-    """None with a decoder: the decoder file holds both."""
-    settings: Mapping[str, Any]
-    """GigaAM's yaml or onnx-asr's config.json; empty where there is none."""
-
-    @property
-    def folder(self) -> Path:
-        return self.encoder.parent
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the names say that this is a model; a lone graph may be anything, a VAD say."""
-        stem = _stem(self.encoder)
-        return bool(self.decoder) or stem == "model" or "ctc" in stem or "model_class" in self.settings
-
-
-# Which files
-
-
-def find(path: Path, precision: str = "fp32") -> OnnxFiles:
-    """The model at a folder or `.onnx` file; of twins the one in int8 if that is the precision.
-
-    Raises CheckpointError if a part is missing, UnsupportedModelError if there is no model, or several.
-    """
-    folder = path if path.is_dir() else path.parent
-    by_stem = _by_stem(folder, "int8" if ".int8" in path.name else precision)
-    models = list(_models(by_stem, folder))
-    if path.is_dir():
-        chosen = [model for model in models if model.is_known]
-    else:
-        wanted = by_stem.get(_stem(path))
-        chosen = [model for model in models if wanted in (model.encoder, model.decoder, model.joint)]
-    if not chosen:
-        raise UnsupportedModelError(
-            f"{path}: no ONNX model of a layout that is read; docs/onnx.md lists them"
-        )
-    if len(chosen) > 1:
-        names = ", ".join(sorted(model.encoder.name for model in chosen))
-        raise UnsupportedModelError(f"{folder}: holds several models; give the path of one of: {names}")
-    return chosen[0]
-
-
-def _by_stem(folder: Path, precision: str) -> dict[str, Path]:
-    """Graphs by name without `.onnx` or `.int8.onnx`; of twins the one that fits the precision."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.onnx")):
-        if _stem(path) not in found or (".int8" in path.name) == (precision == "int8"):
-            found[_stem(path)] = path
-    return found
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".onnx").removesuffix(".int8")
-
-
-_DECODERS = (
-    # (encoder, decoder, joint), by the ends of the stems
-    ("encoder-model", "decoder_joint-model", None),
-    ("encoder", "decoder", "joiner"),
-    ("encoder", "decoder", "joint"),
-)
-
-
-def _models(by_stem: Mapping[str, Path], folder: Path) -> Iterator[OnnxFiles]:
-    for stem, path in by_stem.items():
-        if stem.endswith(("decoder", "joint", "joiner", "decoder_joint-model")):
-            continue
-        if not stem.endswith(("encoder", "encoder-model")):
-            yield OnnxFiles(_model_name(stem, folder), path, None, None, _settings(stem, folder))
-            continue
-        for encoder, decoder, joint in _DECODERS:
-            prefix = stem.removesuffix(encoder)
-            parts = [by_stem.get(prefix + end) for end in (decoder, joint) if end]
-            if stem.endswith(encoder) and all(parts):
-                name = prefix.rstrip("_-")
-                yield OnnxFiles(
-                    _model_name(name, folder),
-                    path,
-                    parts[0],
-                    parts[1] if joint else None,
-                    _settings(name, folder),
-                )
-                break
-        else:
-            raise CheckpointError(f"{path}: its decoder or joint is missing; copy the whole folder")
-
-
-def _model_name(stem: str, folder: Path) -> str:
-    """Files that are called just `model` or `encoder` bear their folder's name."""
-    return stem if stem not in ("", "model") else folder.resolve().name
-
-
-def _settings(stem: str, folder: Path) -> Mapping[str, Any]:
-    for path in (folder / f"{stem}.yaml", folder / "config.json"):
-        if path.is_file():
-            text = _text(path)
-            if path.suffix == ".yaml":
-                return parse_yaml(text.encode(), str(path))
-            try:
-                content = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise CheckpointError(f"{path}: cannot be read ({error})") from error
-            return content if isinstance(content, dict) else {}
-    return {}
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_TEXT_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-
-
 # What model
 
 
@@ -220,6 +99,7 @@ def describe(files: OnnxFiles, facts: Facts) -> tuple[ModelSpec, Tokenizer, Weig
         max_segment_seconds=seconds,
         position_limit_frames=limit,
     )
+    check_spec(spec, str(files.encoder))
     weights = {
         "features.window": hann_window(features.window_samples, periodic=features.periodic_window),
         "features.filterbank": mel_filterbank(features),
@@ -328,7 +208,7 @@ def _tokenizer(files: OnnxFiles) -> Tokenizer:
     lists = [f"{files.name}_vocab.txt", f"{version}_vocab.txt", "vocab.txt", "tokens.txt"]
     for path in (files.folder / name for name in lists):
         if path.is_file():
-            return Tokenizer.from_vocab(_text(path), str(path))
+            return Tokenizer.from_vocab(read_text(path), str(path))
     raise CheckpointError(
         f"{files.encoder}: its vocabulary is missing; put {models[0]} or {lists[2]} beside it"
     )
@@ -355,7 +235,7 @@ def load(
     """
     folder = path.parent if path.name == layout.MODEL else path
     if layout.is_exported(folder):
-        exported = layout.read(folder)
+        exported = _exported(folder)
         _insist(precision, exported.precision, folder, engine)
         backend = OnnxBackend.of_exported(
             exported, device=device, precision=precision, threads=threads, engine=engine
@@ -364,7 +244,8 @@ def load(
     files = find(path, precision)
     _insist(precision, "int8" if ".int8" in files.encoder.name else "fp32", files.encoder, engine)
     opened = Parts.open(files.encoder, files.decoder, files.joint)
-    spec, tokenizer, weights = describe(files, facts(opened))
+    with translated(str(files.encoder)):
+        spec, tokenizer, weights = describe(files, facts(opened))
     backend = OnnxBackend.of_parts(
         spec,
         weights,
@@ -376,6 +257,14 @@ def load(
         engine=engine,
     )
     return backend, tokenizer
+
+
+def _exported(folder: Path) -> layout.Exported:
+    """A folder of ours whose settings can be and whose tokenizer is the head's."""
+    exported = layout.read(folder)
+    check_spec(exported.spec, str(folder / layout.SPEC))
+    check_vocabulary(exported.tokenizer, exported.spec.head, str(folder))
+    return exported
 
 
 def _insist(wanted: str, found: str, path: Path, engine: Engine) -> None:

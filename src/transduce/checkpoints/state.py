@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from transduce.checkpoints.bounds import MOST_SAMPLES, least_hop
 from transduce.checkpoints.config import whole
 from transduce.errors import CheckpointError
 from transduce.tokenizer import Tokenizer
@@ -33,8 +34,6 @@ __all__ = [
 ]
 
 BATCH_NORM_EPSILON = 1e-5
-MAX_FRONT_END_SIZE = 400_000
-"""Above any sample rate, window or number of mels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,12 +105,12 @@ class StateDict:
 
 def front_end_size(value: Any, name: str, source: str, *, least: int = 1) -> int:
     """A size of the front end as a config gives it."""
-    return whole(value, f"preprocessor.{name}", source, least=least, most=MAX_FRONT_END_SIZE)
+    return whole(value, f"preprocessor.{name}", source, least=least, most=MOST_SAMPLES)
 
 
 def hop_size(value: Any, name: str, source: str, rate: int) -> int:
-    """Samples from one frame to the next: 10 ms in all models; under 2 ms an encoder would never end."""
-    return front_end_size(value, name, source, least=max(1, rate // 500))
+    """Samples from one frame to the next, as a config gives them."""
+    return front_end_size(value, name, source, least=least_hop(rate))
 
 
 def encoder_weights(state: StateDict, spec: EncoderSpec, num_mels: int) -> dict[str, FloatArray]:

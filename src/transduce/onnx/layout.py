@@ -12,7 +12,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,9 +78,10 @@ def read(folder: Path) -> Exported:
             f"this one reads {VERSION}); export the model again"
         )
     _check_files(folder, parse(dict[str, int], content.get("files"), f"{path}: files"))
+    spec = parse(ModelSpec, content.get("spec"), f"{path}: spec")
     return Exported(
         folder=folder,
-        spec=parse(ModelSpec, content.get("spec"), f"{path}: spec"),
+        spec=replace(spec, heads=(spec.head,)),  # the graph has one; early exports listed all of the model
         tokenizer=_tokenizer(folder, content.get("tokenizer")),
         precision=parse(str, content.get("precision"), f"{path}: precision"),
         window=parse(int, content.get("window"), f"{path}: window"),
