@@ -121,7 +121,7 @@ def transduce(
     from dataclasses import replace
 
     from transduce.bench import open_model
-    from transduce.transcriber import Choice
+    from transduce.choice import Choice
 
     with (folder / "checkpoint.pickle").open("rb") as file:
         made = pickle.load(file)

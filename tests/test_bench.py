@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from transduce import bench, synthetic
 from transduce.bench import Plan, clips_of, measure
 from transduce.checkpoints import Checkpoint
+from transduce.choice import Choice
 from transduce.cli import app
 from transduce.errors import AudioError, MissingExtraError, UnsupportedModelError
 from transduce.synthetic import SIZES, Size
-from transduce.transcriber import Choice
 
 DIGITS = ROOT / "examples" / "digits.wav"
 PLAN = Plan(batch=2, seconds=2.0, rounds=1)

@@ -7,8 +7,9 @@ import pytest
 from support import ROOT, golden, read_wav
 
 from transduce import hub
+from transduce.choice import Choice
 from transduce.errors import UnsupportedModelError
-from transduce.transcriber import Choice, load_model
+from transduce.transcriber import load_model
 
 
 @pytest.mark.parametrize(

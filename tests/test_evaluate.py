@@ -25,8 +25,9 @@ from support import CHROMEDRIVER, CHROMIUM, data, golden, num_cases, utterances
 from wer import word_errors
 
 from transduce import cli, cli_eval
+from transduce.choice import Choice
 from transduce.evaluate import NORMALIZERS, Counts, compare, marked, read_manifest
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 
 DRAW = random.Random(11)
 

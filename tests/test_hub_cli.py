@@ -4,7 +4,10 @@ What `verify` expects are upstream's own answers (the goldens); the recordings a
 """
 
 import json
+import os
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from typer.testing import CliRunner
 from transduce import cli_models, hub
 from transduce.checkpoints import onnx_layouts
 from transduce.cli_models import Verification
+from transduce.errors import CheckpointError
 from transduce.hub import progress
 from transduce.hub.cache import Cache
 from transduce.hub.catalogue import Artefact, Catalogue, Entry, RepoFiles, Sample, WebFile
@@ -187,6 +191,55 @@ def test_the_cache_is_shown(shell: Shell) -> None:
     lines = shell.run("cache", "show").stdout.splitlines()
     assert lines[2].split()[:5] == ["digits", "nemo", "6.9", "MB", "whole"]
     assert "partly there" in lines[1]
+
+
+@contextmanager
+def anybody() -> Iterator[None]:
+    """As a user who may not read everything."""
+    user = os.geteuid()
+    try:
+        os.seteuid(65534 if user == 0 else user)
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that anybody may enter; pytest's own are only for who runs it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("locked", [".", "nemo", "nemo/digits"])
+def test_a_cache_that_may_not_be_read_is_not_called_empty(shell: Shell, reachable: Path, locked: str) -> None:
+    shell.settings = replace(shell.settings, cache=Cache(reachable))
+    shell.run("download", "digits", "--backend", "torch")
+    (reachable / locked).chmod(0)
+    with anybody():
+        for command in ("models", "cache show", "cache prune --all", "download digits --backend torch"):
+            result = shell.run(*command.split())
+            assert (result.exit_code, result.stdout) == (3, "")
+            reason = "cannot be read (Permission denied); change its permissions, or set TRANSDUCE_CACHE"
+            assert result.stderr.startswith(f"error: {reachable}")
+            assert reason in result.stderr
+    (reachable / locked).chmod(0o755)
+
+
+@pytest.mark.posix
+def test_a_model_that_may_not_be_read_is_not_called_missing(reachable: Path) -> None:
+    model = reachable / "model"
+    model.mkdir()
+    (model / "model.onnx").write_bytes(b"")
+    (reachable / "model.nemo").write_bytes(b"")
+    for locked, named in ((model, model), (model, model / "model.onnx"), (reachable / "model.nemo",) * 2):
+        locked.chmod(0)
+        with anybody(), pytest.raises(CheckpointError, match="cannot be read") as caught:
+            hub.find_model(str(named), hub.catalogue())
+        assert str(caught.value).startswith(str(named))
+        locked.chmod(0o755)
 
 
 def test_pruning_asks_before(shell: Shell) -> None:

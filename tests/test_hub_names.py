@@ -398,6 +398,15 @@ def test_the_environment_is_read() -> None:
     assert (empty.endpoint, empty.token) == ("https://huggingface.co", None)
 
 
+@pytest.mark.parametrize("token", ["bad\ntoken", "bad token", "токен", "t\u00f6ken", "tok\0en"])
+def test_a_token_that_can_be_none_is_not_repeated(token: str) -> None:
+    settings = Settings.from_environment({"HF_TOKEN": token})
+    with pytest.raises(DownloadError, match="HF_TOKEN holds characters that no token has") as caught:
+        settings.client()
+    assert token not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSDUCE_OFFLINE"])
 @pytest.mark.parametrize(("value", "is_offline"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_offline_switches(name: str, value: str, is_offline: bool) -> None:

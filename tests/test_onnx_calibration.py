@@ -11,6 +11,7 @@ from test_openvino import errors_of, in_batches, waveforms
 from typer.testing import CliRunner
 
 from transduce.checkpoints import onnx_layouts
+from transduce.choice import Choice
 from transduce.cli import app
 from transduce.errors import DeviceError, UnsupportedModelError
 from transduce.onnx import calibration, graph
@@ -21,7 +22,7 @@ from transduce.onnx.export import export
 from transduce.onnx.precision import Precision, int8_saturates
 from transduce.onnx.session import Session
 from transduce.tokenizer import Tokenizer
-from transduce.transcriber import Choice, load_model
+from transduce.transcriber import load_model
 
 DIGITS = ROOT / "examples" / "digits.wav"
 CLIPS = speech(1, 5.0, 1.0, 3.0)

@@ -24,6 +24,7 @@ from test_onnx_layouts import LAYOUTS
 from wer import word_errors
 
 from transduce.checkpoints import onnx_layouts
+from transduce.choice import Choice
 from transduce.errors import CheckpointError, DeviceError, MissingExtraError, ResourceError
 from transduce.nn.backend import TorchBackend
 from transduce.onnx import export, graph, openvino, pick
@@ -34,7 +35,7 @@ from transduce.onnx.precision import precision_named
 from transduce.onnx.session import Session
 from transduce.onnx.split import ENCODED, FEATURES, split
 from transduce.onnx.staged import StagedSession
-from transduce.transcriber import Choice, load_model
+from transduce.transcriber import load_model
 from transduce.types import Hypothesis
 
 KINDS = ("rnnt", "tdt", "ctc")

@@ -29,7 +29,7 @@ LAYERS = (
     {"ledger", "remote", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx", "recognizing"},
-    {"checkpoints", "pipeline"},
+    {"checkpoints", "choice", "pipeline"},
     {"outputs", "synthetic", "transcriber"},
     {"cli_options", "cli_progress", "cluster", "doctor", "evaluate", "manifest", "server"},
     {"bench", "triton"},

@@ -4,6 +4,7 @@ In-process runs go through `main()` with the recogniser of clicks (`fakes`); wha
 the start of the process is a process of its own.
 """
 
+import json
 import os
 import re
 import signal
@@ -17,8 +18,9 @@ from typing import Any
 import pytest
 from fakes import ClickBackend, click_model, clicks, write_wav
 from support import ROOT
+from typer.testing import CliRunner
 
-from transduce import cli, doctor, outputs
+from transduce import cli, doctor, errors, outputs
 from transduce.errors import AudioError
 
 DIGITS = ROOT / "examples" / "digits.wav"
@@ -143,6 +145,13 @@ def test_doctor_lists_the_server() -> None:
         (["a.wav", "--batch-seconds", "nan"], "--batch-seconds"),
         (["a.wav", "--start", "nan"], "--start"),
         (["a.wav", "--end", "nan"], "--end"),
+        (["a.wav", "--threads", "257"], "256"),
+        (["a.wav", "--threads", "99999999999999999999"], "256"),
+        (["a.wav", "--backend", "tf"], "unknown backend 'tf': use auto, onnx, openvino or torch"),
+        (["a.wav", "--device", "abacus"], "unknown device 'abacus': use auto, cpu, cuda or cuda:N"),
+        (["a.wav", "--precision", "fp64"], "unknown precision 'fp64': use auto, fp32, bf16, fp16 or int8"),
+        (["a.wav", "--decoder", "blah"], "unknown decoder 'blah'"),
+        (["a.wav", "--head", "aed"], "unknown head 'aed': use auto, rnnt, tdt or ctc"),
         (["a.wav", "--tokens"], "--tokens adds to JSON"),
         (["a.wav", "--tokens", "-o", "out", "-f", "txt,srt"], "--tokens adds to JSON"),
     ],
@@ -156,6 +165,30 @@ def test_what_makes_no_sense_is_a_usage_error(
     assert (code, out) == (2, "")
     assert reason in err.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["a.wav"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "info demo",
+        "eval a.tsv",
+        "bench demo",
+        "serve",
+        "triton demo out",
+        "models",
+        "download demo",
+        "verify demo",
+    ],
+)
+@pytest.mark.parametrize("option", ["--backend", "--precision"])
+def test_a_word_that_is_none_is_a_usage_error_of_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.tsv").write_text("path\ttext\na.wav\tone\n", encoding="utf-8")
+    found = CliRunner().invoke(cli.app, [*command.split(), option, "abacus"])
+    assert found.exit_code == 2
+    assert "abacus" in found.output.splitlines()[-1]
 
 
 def test_the_precision_that_was_picked_is_said(run: Callable[..., Run], tmp_path: Path) -> None:
@@ -317,6 +350,39 @@ def test_an_interrupt_while_it_loads_is_quiet(delay_seconds: float) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_an_interrupt_while_a_library_loads_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """pybind11 raises ImportError from what ended the initialisation of its module."""
+
+    def interrupted(_: str) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(errors, "import_module", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        errors.import_extra("onnxruntime", "cpu")
+
+
+@pytest.mark.posix
+def test_an_interrupt_at_a_question_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "onnx" / "model"
+    folder.mkdir(parents=True)
+    empty = {"format": 1, "name": "model", "origin": "", "licence": "", "files": []}
+    (folder / ".files.json").write_text(json.dumps(empty), encoding="utf-8")
+    command = [sys.executable, "-m", "transduce", "cache", "prune", "--all"]
+    environment = {**os.environ, "TRANSDUCE_CACHE": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        assert process.stderr is not None
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += process.stderr.read(1)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    assert folder.exists()
 
 
 @pytest.mark.posix

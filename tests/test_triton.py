@@ -396,7 +396,7 @@ def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None
     [
         (("missing.nemo",), 3, "missing.nemo"),
         (("demo", "--name", "../up"), 2, "--name"),
-        (("demo", "--backend", "tensorrt"), 3, "tensorrt"),
+        (("demo", "--backend", "tensorrt"), 2, "tensorrt"),
         (("demo", "--device", "tpu"), 2, "--device"),
         (("demo", "--instances", "0"), 2, "--instances"),
         (("demo", "--head", "rnnt"), 3, "no rnnt head"),

@@ -22,9 +22,10 @@ import numpy as np
 
 from transduce import audio, synthetic, words
 from transduce.checkpoints import Checkpoint
+from transduce.choice import Choice
 from transduce.errors import MissingExtraError, TransduceError, UnsupportedModelError, import_extra
 from transduce.evaluate import describe_machine
-from transduce.transcriber import Choice, Model, backend_of, load_model
+from transduce.transcriber import Model, backend_of, load_model
 from transduce.types import FloatArray, Hypothesis, ModelSpec
 
 __all__ = [

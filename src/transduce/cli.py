@@ -23,6 +23,7 @@ from transduce import cli_bench, cli_cluster, cli_eval, cli_export, cli_models, 
 from transduce import cli_request as request
 from transduce import doctor as checks
 from transduce.batching import BATCH_SECONDS
+from transduce.choice import Choice
 from transduce.cli_cluster import Order, located
 from transduce.cli_options import (
     Actors,
@@ -44,6 +45,7 @@ from transduce.cli_options import (
     Threads,
     Verbose,
     VoiceActivity,
+    choice_of,
 )
 from transduce.cli_work import Work, complain, complain_of, transcribe_all
 from transduce.cluster import Job
@@ -51,7 +53,7 @@ from transduce.errors import MissingExtraError, TransduceError, UnsupportedModel
 from transduce.hub import DEFAULT_MODEL, Settings
 from transduce.hub.progress import silent
 from transduce.pipeline import Cut, Limits
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 
 __all__ = ["app", "doctor", "info", "main", "transcribe"]
 
@@ -177,6 +179,7 @@ def transcribe(
     request.check_names(files, manifest, output)
     request.check_times(start, end, max_segment, batch_seconds)
     request.check_engine(context, engine)
+    choice = choice_of(backend, device, precision, head, decoder, threads)
     names = request.formats_of(formats, output)
     if tokens and "json" not in names and request.is_typed(context, "tokens"):
         raise typer.BadParameter("--tokens adds to JSON, which is not among the formats: add -f json")
@@ -185,7 +188,6 @@ def transcribe(
     sink = request.sink_of(output, names, cut, engine, tokens=tokens, overwrite=overwrite, resume=resume)
     entries = sink.claim(request.inputs_of(files or (), manifest))
     ledger = request.ledger_of(output, engine, manifest, entries)
-    choice = Choice(backend, device, precision, head, decoder, threads)
     if engine == "ray":
         pool = request.pool_of(address, actors, cpus_per_actor, gpus_per_actor, device)
         job = Job(located(model), pool.settled(choice), offline, cut, limits, tuple(names), tokens)
@@ -222,7 +224,7 @@ def info(
     \b
     transduce info model.nemo --json
     """
-    choice = Choice(backend, device, precision, head, decoder, threads)
+    choice = choice_of(backend, device, precision, head, decoder, threads)
     with _open(model, choice, offline=offline) as opened:
         _print_facts(opened.describe(), as_json)
 

@@ -22,10 +22,10 @@ from transduce.cli_options import (
     Head,
     Precision,
     Threads,
+    choice_of,
 )
 from transduce.errors import TransduceError
 from transduce.synthetic import SIZES
-from transduce.transcriber import Choice
 
 __all__ = ["bench", "register"]
 
@@ -87,7 +87,7 @@ def bench(
     if (model is None) == (synthetic is None):
         raise typer.BadParameter("give a MODEL, or --synthetic with one of: " + ", ".join(SIZES))
     plan = Plan(batch, seconds, rounds)
-    choice = Choice(backend, device, precision, head, decoder, threads)
+    choice = choice_of(backend, device, precision, head, decoder, threads)
     try:
         chosen: str | Checkpoint = model or benching.synthetic_checkpoint(str(synthetic))
         measured = benching.measure(chosen, choice, benching.clips_of(audio, plan, SAMPLE_RATE), plan)

@@ -19,7 +19,18 @@ import typer
 
 from transduce import hub, writers
 from transduce.batching import BATCH_SECONDS
-from transduce.cli_options import AsJson, Decoder, Device, MaxSegment, Offline, Quiet, Threads, VoiceActivity
+from transduce.choice import Choice
+from transduce.cli_options import (
+    AsJson,
+    Decoder,
+    Device,
+    MaxSegment,
+    Offline,
+    Quiet,
+    Threads,
+    VoiceActivity,
+    choice_of,
+)
 from transduce.cli_progress import Bar, audio_bar
 from transduce.cli_work import complain, complain_of
 from transduce.errors import TransduceError, import_extra
@@ -38,7 +49,7 @@ from transduce.evaluate import (
 )
 from transduce.hub.progress import silent
 from transduce.pipeline import Limits
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 
 __all__ = ["evaluate", "register"]
 
@@ -85,7 +96,7 @@ def evaluate(
         typer.Option(
             "--backend",
             envvar="TRANSDUCE_BACKEND",
-            help="auto, onnx or torch; repeat it or use commas.  [default: auto]",
+            help="auto, onnx, openvino or torch; repeat it or use commas.  [default: auto]",
         ),
     ] = None,
     normalizer: Annotated[
@@ -124,7 +135,7 @@ def evaluate(
     _check_page(html, overwrite=overwrite)
     parts = (_several(backends, "auto"), _several(precisions, "fp32"), _several(heads, "auto"))
     systems = [
-        _System(model, Choice(backend, device, precision, head, decoder, threads))
+        _System(model, choice_of(backend, device, precision, head, decoder, threads))
         for model, backend, precision, head in itertools.product(models or [hub.DEFAULT_MODEL], *parts)
     ]
     run = _Run(utterances, normalizer, Limits(vad, max_segment, batch_seconds), offline, quiet)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from transduce import audio
-from transduce.cli_options import Head, Offline
+from transduce.cli_options import Head, Offline, choice_of
 from transduce.errors import TransduceError
 from transduce.outputs import obstacle
 from transduce.transcriber import read_checkpoint
@@ -56,6 +56,7 @@ def export(
 
     if calibrate and precision != "int8":
         raise typer.BadParameter("--calibrate is for int8: add --precision int8")
+    choice_of(head=head)
     if not target:
         raise typer.BadParameter("DIR is empty; `.` is this folder")
     folder = Path(target)

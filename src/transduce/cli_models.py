@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from transduce import hub, writers
+from transduce.choice import Choice
 from transduce.errors import CheckpointError, TransduceError
 from transduce.hub import Cached, Entry, Sample, Settings, disk, progress
 from transduce.hub.catalogue import normalize
@@ -42,7 +43,7 @@ MOST_WORD_ERRORS = 1
 """Between our text and upstream's: a spelling variant costs a word, a fault costs more."""
 
 Backend: TypeAlias = Annotated[
-    Literal["auto", "onnx", "torch"],
+    Literal["auto", "onnx", "openvino", "torch"],
     typer.Option(envvar="TRANSDUCE_BACKEND", help="The engine to read it; auto: those that are installed."),
 ]
 Precision: TypeAlias = Annotated[
@@ -62,7 +63,8 @@ def models(
     context: typer.Context, backend: Backend = "auto", precision: Precision = "fp32", as_json: AsJson = False
 ) -> None:
     """List the models that have names, what an engine here would read of each, and whether it is cached."""
-    known = known_models(_settings(context), _engines(backend), precision)
+    with _usable():
+        known = known_models(_settings(context), Choice(backend).engines, precision)
     if as_json:
         _print_json([asdict(model) for model in known])
         return
@@ -83,7 +85,7 @@ def download(
     for name in names:
         with _usable():
             path = hub.resolve(
-                name, engines=_engines(backend), precision=precision, offline=offline, settings=settings
+                name, engines=Choice(backend).engines, precision=precision, offline=offline, settings=settings
             )
         typer.echo(writers.printable(str(path)))
 
@@ -91,7 +93,8 @@ def download(
 def show(context: typer.Context, as_json: AsJson = False) -> None:
     """Show what the cache holds: names, sizes, folders, and what is only partly there."""
     cache = _settings(context).cache
-    found = cache.all()
+    with _usable():
+        found = cache.all()
     total = sum(cached.num_bytes for cached in found)
     if as_json:
         _print_json({"root": str(cache.root), "bytes": total, "models": [_cached_facts(c) for c in found]})
@@ -114,7 +117,8 @@ def prune(
     if bool(names) == everything:
         raise typer.BadParameter("name what to remove, or give --all")
     settings = _settings(context)
-    chosen = settings.cache.all() if everything else _find_cached(settings, names or [])
+    with _usable():
+        chosen = settings.cache.all() if everything else _find_cached(settings, names or [])
     if not chosen:
         typer.echo("nothing is cached", err=True)
         return
@@ -122,11 +126,21 @@ def prune(
     for cached in chosen:
         typer.echo(writers.printable(f"{cached.name}: {cached.folder}"), err=True)
     if not yes:
-        typer.confirm(f"Remove {len(chosen)} of them, {size}?", abort=True, err=True)
+        _ask(f"Remove {len(chosen)} of them, {size}?")
     for cached in chosen:
         with _usable():
             settings.cache.remove(cached.key)
     typer.echo(f"{size} freed", err=True)
+
+
+def _ask(question: str) -> None:
+    """End the command unless the answer is yes; an interrupt is none."""
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise abort.__context__ from None
+        raise
 
 
 def verify(
@@ -285,7 +299,7 @@ class Verification:
 def _verify(name: str, settings: Settings, backend: str, precision: str, offline: bool) -> Verification:
     found = hub.find_model(name, settings.catalogue)
     path = hub.resolve(
-        name, engines=_engines(backend), precision=precision, offline=offline, settings=settings
+        name, engines=Choice(backend).engines, precision=precision, offline=offline, settings=settings
     )
     _check_hashes(settings, found, path)
     sample = _sample_of(found)
@@ -354,10 +368,6 @@ def _settings(context: typer.Context, *, quiet: bool = False) -> Settings:
         return context.obj
     settings = replace(Settings.from_environment(), announce=_complain)
     return replace(settings, progress=progress.silent) if quiet else settings
-
-
-def _engines(backend: str) -> tuple[str, ...]:
-    return hub.installed_engines() if backend == "auto" else (backend,)
 
 
 @contextmanager

@@ -4,6 +4,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+from transduce.choice import Choice
+from transduce.errors import DeviceError, UnsupportedModelError
+from transduce.onnx.threads import MOST_THREADS
 from transduce.pipeline import Vad
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "Threads",
     "Verbose",
     "VoiceActivity",
+    "choice_of",
 ]
 
 ModelName: TypeAlias = Annotated[
@@ -76,7 +80,12 @@ Decoder: TypeAlias = Annotated[
 ]
 Threads: TypeAlias = Annotated[
     int | None,
-    typer.Option(envvar="TRANSDUCE_THREADS", min=1, help="Threads of the engine.  [default: the CPUs here]"),
+    typer.Option(
+        envvar="TRANSDUCE_THREADS",
+        min=1,
+        max=MOST_THREADS,
+        help="Threads of the engine.  [default: the CPUs here]",
+    ),
 ]
 Offline: TypeAlias = Annotated[
     bool, typer.Option("--offline", envvar="TRANSDUCE_OFFLINE", help="Never open a connection.")
@@ -128,3 +137,18 @@ GpusPerActor: TypeAlias = Annotated[
     float,
     typer.Option(envvar="TRANSDUCE_GPUS_PER_ACTOR", min=0, help="GPUs of each model, or a share of one."),
 ]
+
+
+def choice_of(
+    backend: str = "auto",
+    device: str = "auto",
+    precision: str = "fp32",
+    head: str = "auto",
+    decoder: str = "auto",
+    threads: int | None = None,
+) -> Choice:
+    """What the options ask for; a usage error for a word that is none."""
+    try:
+        return Choice(backend, device, precision, head, decoder, threads)
+    except (DeviceError, UnsupportedModelError) as error:
+        raise typer.BadParameter(str(error)) from error

@@ -28,6 +28,7 @@ from transduce.cli_options import (
     Precision,
     Threads,
     VoiceActivity,
+    choice_of,
 )
 from transduce.errors import DeviceError, TransduceError, import_extra
 from transduce.hub import DEFAULT_MODEL
@@ -35,7 +36,7 @@ from transduce.hub.progress import silent
 from transduce.pipeline import Limits
 from transduce.server import logs, memory
 from transduce.server.settings import Settings
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 
 __all__ = ["register", "serve"]
 
@@ -131,11 +132,11 @@ def serve(
         queue_seconds=queue_seconds,
         drain_seconds=drain_seconds,
     )
+    choice = choice_of(backend, device, precision, head, decoder, threads)
     with _usable():
         for library in LIBRARIES:
             import_extra(library, "server")
         bound = _bind(host, port, is_open=not settings.api_keys)
-        choice = Choice(backend, device, precision, head, decoder, threads)
         loaded = load_model(model, choice, offline=offline, settings=_download_settings())
         _check_limits(loaded, settings.limits)
     _serve(loaded, settings, bound)

@@ -13,7 +13,7 @@ import typer
 
 from transduce import hub
 from transduce.batching import BATCH_SECONDS
-from transduce.cli_options import Backend, Head, Offline, Precision, Threads
+from transduce.cli_options import Backend, Head, Offline, Precision, Threads, choice_of
 from transduce.errors import TransduceError, import_extra
 from transduce.hub.progress import silent
 from transduce.triton.settings import Settings
@@ -69,6 +69,7 @@ def triton(
     \b
     transduce triton demo repository && tritonserver --model-repository repository
     """
+    choice_of(backend, precision=precision, head=head)
     name = _checked_name(name or ("transduce_stream" if stream else "transduce"))
     try:
         import_extra("onnx", "cpu")

@@ -83,6 +83,8 @@ def import_extra(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # pybind11 gives it the name of a failure
+            raise error.__cause__ from None
         raise MissingExtraError(
             f"{module.partition('.')[0]} is needed for this and could not be imported ({error}). "
             f'Install it with: pip install "transduce[{extra}]"'

@@ -7,7 +7,7 @@ command line.
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from transduce import checkpoints, hub, pipeline, words
 from transduce.checkpoints import Checkpoint
+from transduce.choice import Choice
 from transduce.errors import DeviceError, TransduceError, UnsupportedModelError, import_extra
 from transduce.guarded import Guarded
 from transduce.onnx.pick import Engine
@@ -26,33 +27,13 @@ from transduce.transcript import Transcript
 from transduce.types import Backend, HeadSpec, Hypothesis, ModelSpec, Segment, Weights
 from transduce.words import Unfinished
 
-__all__ = ["Choice", "Model", "backend_of", "load_model", "read_checkpoint"]
+__all__ = ["Model", "backend_of", "load_model", "read_checkpoint"]
 
 DEFAULT_LIMITS = Limits()
 
 
 def _ignore(seconds: float) -> None:
     """Nobody wants to know the progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How a model is run; nothing but `precision` changes a result."""
-
-    backend: str = "auto"
-    """auto, onnx, openvino or torch; auto: what the model's files and the installed engines fit."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    precision: str = "fp32"
-    """Of the encoder: fp32 (exact), bf16 (torch, openvino), fp16, int8 (onnx), or auto."""
-    head: str = "auto"
-    """auto, rnnt, tdt or ctc, for checkpoints that hold two."""
-    decoder: str = "auto"
-    """torch's: auto, reference, eager, graph, while, unrolled or native."""
-    threads: int | None = None
-    """Of the engine; None: the CPUs that this process may use."""
-    staged: bool = False
-    """Whether an ONNX graph runs stage by stage, so that each can be timed; somewhat slower."""
 
 
 def load_model(
@@ -78,24 +59,13 @@ def load_model(
     name = None if isinstance(found, Path) else found.name
     path = hub.resolve(
         str(name_or_path),
-        engines=_engines(choice.backend),
+        engines=choice.engines,
         precision=choice.precision,
         offline=offline,
         settings=settings,
     )
     is_onnx = path.is_dir() or path.suffix == ".onnx"
     return _of_onnx(path, choice) if is_onnx else _of_checkpoint(path, choice, name)
-
-
-def _engines(backend: str) -> tuple[str, ...]:
-    """The engines to look for files of, the preferred one first."""
-    if backend == "auto":
-        return hub.installed_engines()
-    if backend == "openvino":  # runs both kinds of files; torch reads the one, onnx the other
-        return hub.installed_engines()
-    if backend not in ("onnx", "torch"):
-        raise DeviceError(f"unknown backend {backend!r}: use auto, onnx, openvino or torch")
-    return (backend,)
 
 
 def _onnx_engine(choice: Choice) -> Engine:
@@ -108,12 +78,21 @@ def _onnx_engine(choice: Choice) -> Engine:
     return "openvino" if is_free and find_spec("openvino") else other
 
 
+def _check_decoder(choice: Choice) -> None:
+    """An ONNX graph decodes in its own loop."""
+    if choice.decoder != "auto":
+        raise DeviceError(
+            f"decoder {choice.decoder!r} is one of torch's, and this model runs in ONNX: leave --decoder out"
+        )
+
+
 def _of_onnx(path: Path, choice: Choice) -> "Model":
     """An ONNX folder or file, of `transduce export` or of another tool."""
     if choice.backend == "torch":
         raise UnsupportedModelError(
             f"{path}: is in ONNX, which the torch engine does not run; leave --backend out"
         )
+    _check_decoder(choice)
     import_extra("onnxruntime", "cpu")
     from transduce.checkpoints import onnx_layouts
 
@@ -151,6 +130,7 @@ def backend_of(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
     """What runs a checkpoint that was read; errors as of `load_model`."""
     engine = _onnx_engine(choice)
     if choice.backend == "onnx" or engine == "openvino":
+        _check_decoder(choice)
         import_extra("onnxruntime", "cpu")
         from transduce.onnx.backend import OnnxBackend
 

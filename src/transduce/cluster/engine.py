@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transduce.choice import Choice
 from transduce.cluster.plan import GPU_TASK_SECONDS, TASK_SECONDS, Item, Task, alone, chunks, grouped
 from transduce.cluster.worker import MOST_ATTEMPTS, Answer, Attempts, Job, Outcome, Worker, examine, lengths
 from transduce.errors import DeviceError, ResourceError, TransduceError, import_extra
+from transduce.onnx.threads import MOST_THREADS
 from transduce.pipeline import Cut
-from transduce.transcriber import Choice
 
 __all__ = ["Cluster", "Pool", "connected"]
 
@@ -45,7 +46,7 @@ class Pool:
 
     def settled(self, choice: Choice) -> Choice:
         """The choice for an actor, which sees its own GPU but all cores of its machine."""
-        threads = choice.threads or max(1, int(self.cpus))
+        threads = choice.threads or min(max(1, int(self.cpus)), MOST_THREADS)
         device = "cpu" if choice.device == "auto" and not self.gpus else choice.device
         return replace(choice, threads=threads, device=device)
 

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transduce import audio
+from transduce.choice import Choice
 from transduce.cluster.plan import Item, Task
 from transduce.errors import TransduceError, import_extra
 from transduce.pipeline import Cut, Limits
 from transduce.remote import close_source, open_source
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 from transduce.transcript import Transcript
 
 __all__ = [

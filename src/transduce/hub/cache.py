@@ -10,6 +10,7 @@ network, so a cache may be read-only and shared. It downloads nothing.
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,18 +94,19 @@ class Cache:
         return self.root / key
 
     def look(self, key: str) -> Cached:
-        """What there is of an artefact; costs a stat a file."""
+        """What there is of an artefact; costs a stat a file. DownloadError where it may not be looked at."""
         folder = self.folder(key)
-        listed = _read_list(folder / LIST_NAME)
+        with disk.reading(folder):
+            listed = _read_list(folder / LIST_NAME)
         files = listed.files if listed else ()
         missing = tuple(file.path for file in files if not _is_there(folder, file))
         return Cached(key, folder, listed, _num_bytes(folder), missing)
 
     def all(self) -> list[Cached]:
-        """Every artefact of which anything is here, by key."""
-        lists = self.root.glob(f"*/*/{LIST_NAME}")
-        keys = (path.parent.relative_to(self.root).as_posix() for path in lists)
-        return [self.look(key) for key in sorted(keys)]
+        """Every artefact of which anything is here, by key; DownloadError where one may not be looked at."""
+        labels = _folders(self.root)
+        keys = sorted(f"{label}/{name}" for label in labels for name in _folders(self.root / label))
+        return [self.look(key) for key in keys if LIST_NAME in _names(self.folder(key))]
 
     def write_list(self, key: str, listed: FileList) -> None:
         """Note what belongs into an artefact's folder; the caller holds its lock."""
@@ -170,6 +172,21 @@ def _acquire(lock: _Lock, path: Path, timeout_seconds: float) -> bool:
     return True
 
 
+def _folders(place: Path) -> list[str]:
+    """The names of the folders below a folder."""
+    with disk.reading(place):
+        return [name for name in _names(place) if (place / name).is_dir()]
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder; nothing where there is none."""
+    with disk.reading(folder):
+        try:
+            return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+
+
 def _is_there(folder: Path, file: ListedFile) -> bool:
     try:
         return (folder / file.path).stat().st_size == file.num_bytes
@@ -219,6 +236,8 @@ def _read_list(path: Path) -> FileList | None:
             return None
         files = tuple(_listed_file(item) for item in content["files"])
         return FileList(str(content["name"]), str(content["origin"]), str(content["licence"]), files)
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -1,7 +1,7 @@
-"""The disk under the cache: is there room, may we write, and what to say where not.
+"""The disk under the cache: is there room, may we read and write, and what to say where not.
 
-In: paths and byte counts. Out: nothing, or ResourceError (no room) and DownloadError (not writable), each
-with what to do. It knows no models.
+In: paths and byte counts. Out: nothing, or ResourceError (no room) and DownloadError (not readable or not
+writable), each with what to do. It knows no models.
 """
 
 import errno
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transduce.errors import DownloadError, ResourceError
 
-__all__ = ["display_size", "require_space", "writing"]
+__all__ = ["display_size", "reading", "require_space", "writing"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 RESERVE_BYTES = 64 << 20
@@ -33,6 +33,18 @@ def writing(path: Path) -> Iterator[None]:
             ) from error
         raise DownloadError(
             f"{path}: cannot be written ({reason}); set TRANSDUCE_CACHE to a folder that can"
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what the system says about looking at `path` into our error."""
+    try:
+        yield
+    except OSError as error:
+        raise DownloadError(
+            f"{path}: cannot be read ({error.strerror or error}); change its permissions, or set "
+            "TRANSDUCE_CACHE to another folder"
         ) from error
 
 

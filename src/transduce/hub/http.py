@@ -7,6 +7,7 @@ no files. urllib does the work: it honours http_proxy, https_proxy, no_proxy and
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import time
@@ -116,7 +117,12 @@ class Client:
     """Opens URLs, with a token for one server only."""
 
     def __init__(self, policy: Policy, *, endpoint: str = "", token: str | None = None) -> None:
-        """The token goes to `endpoint`'s origin and to no other."""
+        """The token goes to `endpoint`'s origin and to no other. DownloadError where it can be none."""
+        if token is not None and not re.fullmatch(r"[!-~]+", token):
+            raise DownloadError(
+                "HF_TOKEN holds characters that no token has, such as spaces, line ends or letters with "
+                "accents; set it to the token as the hub shows it"
+            )
         self.policy = policy
         self._origin = _origin(endpoint)
         self._token = token

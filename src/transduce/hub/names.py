@@ -11,6 +11,7 @@ In: the text. Out: a Path that exists, or an Entry. It opens no connection.
 import hashlib
 import os
 import re
+import stat
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
@@ -48,9 +49,20 @@ def find_model(text: str, catalogue: Catalogue) -> Path | Entry:
 
 
 def _existing(text: str) -> Path | None:
-    """The path, if something is there; os.path takes no offence at what cannot be one."""
+    """The path, if something is there; CheckpointError where that may not be read."""
     path = os.path.expanduser(text)
-    return Path(path) if path and os.path.exists(path) else None
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError:
+        if not os.path.dirname(path):  # a name of the catalogue, here where nothing may be looked at
+            return None
+    except (OSError, ValueError):  # nothing there, or no path at all
+        return None
+    else:
+        wanted = os.R_OK | os.X_OK if is_folder else os.R_OK
+        if os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids):
+            return Path(path)
+    raise CheckpointError(f"{path}: cannot be read (Permission denied); change its permissions")
 
 
 def _repository(text: str) -> Entry:

@@ -8,7 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["num_threads"]
+__all__ = ["MOST_THREADS", "num_threads"]
+
+MOST_THREADS = 256
+"""More only cost memory and time; onnxruntime takes a minute to start a thousand."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -16,11 +19,11 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def num_threads() -> int:
-    """The user's OMP_NUM_THREADS, or the physical cores within affinity and quota; at least 1."""
+    """The user's OMP_NUM_THREADS, or the physical cores within affinity and quota; 1 to 256."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    return max(1, min([_cores(_allowed_cpus()), *_quotas()]))
+        return min(int(wanted), MOST_THREADS)
+    return max(1, min([_cores(_allowed_cpus()), *_quotas(), MOST_THREADS]))
 
 
 def _allowed_cpus() -> list[int]:

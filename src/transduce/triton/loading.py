@@ -6,9 +6,10 @@ In: the folder of the version, the settings of `config.pbtxt`, a device. Out: a 
 import logging
 from pathlib import Path
 
+from transduce.choice import Choice
 from transduce.errors import CheckpointError
 from transduce.onnx.threads import num_threads
-from transduce.transcriber import Choice, Model, load_model
+from transduce.transcriber import Model, load_model
 from transduce.triton.settings import Settings
 
 __all__ = ["load"]

@@ -4,11 +4,13 @@ Plain data. Triton's parameters are strings: `to_parameters` writes them, `from_
 the model runs. Whoever edits the file by hand gets an error that names the parameter.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from transduce.batching import BATCH_SECONDS
 from transduce.errors import UnsupportedModelError
+from transduce.onnx.threads import MOST_THREADS
 
 __all__ = ["Settings"]
 
@@ -52,7 +54,7 @@ class Settings:
             backend=_text(parameters, "backend"),
             precision=_text(parameters, "precision"),
             head=_text(parameters, "head"),
-            threads=int(_number(parameters, "threads", 0)),
+            threads=int(_number(parameters, "threads", 0, MOST_THREADS)),
             batch_seconds=_number(parameters, "max_batch_audio_seconds", 1),
             max_audio_seconds=_number(parameters, "max_audio_seconds", 1),
             max_requests=int(_number(parameters, "max_requests", 1)),
@@ -68,14 +70,17 @@ def _text(parameters: Mapping[str, str], name: str) -> str:
         ) from None
 
 
-def _number(parameters: Mapping[str, str], name: str, least: float) -> float:
+def _number(
+    parameters: Mapping[str, str], name: str, least: float, most: float = sys.float_info.max
+) -> float:
     text = _text(parameters, name)
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not least <= number < float("inf"):
+    if not least <= number <= most:
+        limit = f"to {most:g}" if most < sys.float_info.max else "on"
         raise UnsupportedModelError(
-            f"config.pbtxt: the parameter {name} is a number from {least:g} on, not {text!r}"
+            f"config.pbtxt: the parameter {name} is a number from {least:g} {limit}, not {text!r}"
         )
     return number
