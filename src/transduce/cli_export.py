@@ -36,7 +36,7 @@ def export(
         list[str] | None,
         typer.Option(
             envvar="TRANSDUCE_CALIBRATE",
-            help="For int8: a recording of speech like yours, a minute or more; repeat it. Faster than without.",
+            help="For int8: a recording of speech like yours, some minutes if you can; repeat it.",
         ),
     ] = None,
     head: Head = "auto",

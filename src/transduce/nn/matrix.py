@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Matrix"]
+__all__ = ["Matrix", "padded_rows"]
 
 PACKED_PRODUCTS = 500_000
 """Multiplications from which a packed weight wins in spite of its fixed cost of some 10 us."""
@@ -38,8 +38,21 @@ class Matrix:
         if self.packed is None or num_rows == 1 or num_rows * self.weight.numel() < PACKED_PRODUCTS:
             return torch.addmm(base, rows, self.weight)
         bias = base if base.dim() == 1 else None
+        padding = padded_rows(num_rows) - num_rows
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, padding)) if padding else rows
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, bias, "none", [], "")
+        product = product[:num_rows]
         return product if base.dim() == 1 else product.add_(base)
+
+
+def padded_rows(num_rows: int) -> int:
+    """The next larger of a few sizes, eight an octave.
+
+    oneDNN compiles a product for every number of rows, and keeps it: batches of ever new lengths would
+    fill its caches.
+    """
+    step = 1 << max(0, (num_rows - 1).bit_length() - 4)
+    return -(-num_rows // step) * step
 
 
 def _packed(weight: Tensor) -> Tensor | None:
