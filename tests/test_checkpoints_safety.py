@@ -14,6 +14,7 @@ import io
 import os
 import pathlib
 import random
+import sys
 import tarfile
 import time
 import zipfile
@@ -45,13 +46,14 @@ from checkpoint_builder import (
     tiny_nemo,
     train_sentencepiece,
 )
-from support import BUNDLED, data, num_cases
+from support import BUNDLED, DEMO, data, num_cases
 
 from transduce import checkpoints
 from transduce.checkpoints import Checkpoint
 from transduce.checkpoints.state import StateDict
-from transduce.errors import CheckpointError, TransduceError, UnsupportedModelError
+from transduce.errors import CheckpointError, MissingExtraError, TransduceError, UnsupportedModelError
 from transduce.nn.backend import TorchBackend
+from transduce.transcriber import load_model
 
 SECONDS = 20.0
 """More than any of these small files may take, on a busy machine too."""
@@ -615,6 +617,44 @@ def test_a_hop_that_gives_no_sensible_number_of_frames_is_refused(tmp_path: Path
     torch.save(content, tmp_path / "v3_rnnt.ckpt")
     message = refused(tmp_path / "v3_rnnt.ckpt", CheckpointError)
     assert "preprocessor.hop_length = 1 is not a number from 32 to 400000" in message
+
+
+# Sound files that are not read
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128])
+def test_numbers_of_a_kind_that_is_not_read(kind: torch.dtype, tmp_path: Path) -> None:
+    """They are no damage, so fetching the file again would not help."""
+    arrays = random_arrays(GIGAAM.shapes())
+    content = gigaam_content(GIGAAM, RUSSIAN, arrays)
+    content["state_dict"] = {name: torch.tensor(array).to(kind) for name, array in arrays.items()}
+    torch.save(content, tmp_path / "v3_rnnt.ckpt")
+    message = refused(tmp_path / "v3_rnnt.ckpt", UnsupportedModelError)
+    assert "tensors of a kind that is not read (torch." in message
+    assert message.endswith("save them as torch.float32")
+
+
+def test_torch_files_of_before_version_1_6(tmp_path: Path) -> None:
+    content = gigaam_content(GIGAAM, RUSSIAN, random_arrays(GIGAAM.shapes()))
+    torch.save(content, tmp_path / "v3_rnnt.ckpt", _use_new_zipfile_serialization=False)
+    weights = io.BytesIO()
+    torch.save(random_arrays(NEMO.shapes()), weights, _use_new_zipfile_serialization=False)
+    archive = nemo_file(tmp_path / "m.nemo", weights=weights.getvalue())
+    for path in (tmp_path / "v3_rnnt.ckpt", archive):
+        assert "torch's format before version 1.6" in refused(path, UnsupportedModelError)
+
+
+def test_what_is_no_model_is_said_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "file"
+    for content in (b"RIFF....WAVE", b"root:x:0:0", b""):
+        path.write_bytes(content)
+        with pytest.raises((CheckpointError, UnsupportedModelError), match=r"neither a NeMo|is empty"):
+            load_model(path)
+    with pytest.raises(CheckpointError, match="/dev/null: is not a file"):
+        load_model("/dev/null")
+    with pytest.raises(MissingExtraError, match=r"torch is needed .*transduce\[torch\]"):
+        load_model(DEMO)
 
 
 # Other kinds of files

@@ -100,7 +100,7 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
     backend, tokenizer = onnx_layouts.load(
         path, device=choice.device, precision=choice.precision, threads=choice.threads, engine=engine
     )
-    _choose_head(backend.spec, choice.head)
+    _choose_head(backend.spec, choice.head, "; a model in ONNX has one, its checkpoint may have more")
     return Model(backend, tokenizer)
 
 
@@ -119,7 +119,6 @@ def read_checkpoint(name_or_path: str | Path, *, head: str = "auto", offline: bo
 
 def _checkpoint(path: Path, head: str, name: str | None) -> Checkpoint:
     """Read a file; `name` is the catalogue's."""
-    import_extra("torch", "torch")
     checkpoint = checkpoints.load(path)
     spec = checkpoint.spec
     spec = replace(spec, name=name or spec.name, head=_choose_head(spec, head))
@@ -154,14 +153,14 @@ def backend_of(spec: ModelSpec, weights: Weights, choice: Choice) -> Backend:
     )
 
 
-def _choose_head(spec: ModelSpec, wanted: str) -> HeadSpec:
+def _choose_head(spec: ModelSpec, wanted: str, note: str = "") -> HeadSpec:
     if wanted == "auto":
         return spec.head
     for head in spec.heads:
         if head.kind == wanted:
             return head
     kinds = ", ".join(head.kind for head in spec.heads)
-    raise UnsupportedModelError(f"{spec.name}: has no {wanted} head; it has: {kinds}")
+    raise UnsupportedModelError(f"{spec.name}: has no {wanted} head; it has: {kinds}{note}")
 
 
 class Model:

@@ -7,7 +7,8 @@ from the name.
 from pathlib import Path
 
 from transduce.checkpoints.state import Checkpoint
-from transduce.errors import CheckpointError, UnsupportedModelError
+from transduce.checkpoints.torch_file import LEGACY_MAGIC
+from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
 
 __all__ = ["Checkpoint", "load"]
 
@@ -24,7 +25,10 @@ NOT_FETCHED = (
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a model file; CheckpointError if it is damaged, UnsupportedModelError if not ours."""
+    """Read a model file; CheckpointError if it is damaged, UnsupportedModelError if not ours.
+
+    What is a model's needs torch, else MissingExtraError; what is none is said without it.
+    """
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise CheckpointError(f"{path}: is not a file; give the path of a .nemo or .ckpt file")
@@ -33,10 +37,12 @@ def load(path: Path) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be opened ({error.strerror or error})") from error
     if head.startswith(GZIP_MAGIC) or head[TAR_MAGIC_OFFSET:] == TAR_MAGIC:
+        import_extra("torch", "torch")
         from transduce.checkpoints import nemo
 
         return nemo.load(path)
-    if head.startswith(ZIP_MAGIC):
+    if head.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
+        import_extra("torch", "torch")
         from transduce.checkpoints import gigaam
 
         return gigaam.load(path)

@@ -6,6 +6,7 @@ may name and call only what is listed here or allowed by the caller. Nothing of 
 """
 
 import pickle
+import re
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable, Collection, Sequence
@@ -14,12 +15,14 @@ from io import BytesIO
 from typing import IO, Any, ClassVar
 
 from transduce.checkpoints.config import one_line, translated
-from transduce.errors import CheckpointError, import_extra
+from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
 
-__all__ = ["load_torch_file"]
+__all__ = ["LEGACY_MAGIC", "load_torch_file"]
 
 MAX_PICKLE_BYTES = 64 << 20
 CHUNK_BYTES = 1 << 20
+LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
+"""How torch.save's format before torch 1.6 begins, a row of pickles without records."""
 
 STORAGE_ITEM_BYTES = {
     "torch.DoubleStorage": 8,
@@ -72,11 +75,18 @@ def load_torch_file(file: IO[bytes], source: str, allowed: Sequence[Callable[...
 
 def _check(file: IO[bytes], source: str, allowed: Collection[str]) -> None:
     """Raise CheckpointError unless the file is whole and holds nothing but plain data."""
+    file.seek(0)
+    if file.read(len(LEGACY_MAGIC)) == LEGACY_MAGIC:
+        raise UnsupportedModelError(
+            f"{source}: is in torch's format before version 1.6, which is not read; load it with torch and "
+            "save it anew"
+        )
     try:
         with zipfile.ZipFile(file) as archive:
             _check_records(archive, file.seek(0, 2))
             folder = archive.namelist()[0].partition("/")[0]
             outline = _outline(archive, folder)
+            _check_kinds(outline, source)
             _check_storages(archive, folder, outline)
     except (zipfile.BadZipFile, NotImplementedError, pickle.UnpicklingError, EOFError) as error:
         raise CheckpointError(
@@ -183,6 +193,17 @@ def _outline(archive: zipfile.ZipFile, folder: str) -> _Outline:
     if archive.getinfo(name).file_size > MAX_PICKLE_BYTES:
         raise zipfile.BadZipFile("its data.pkl is of absurd size")
     return _OutlineReader(archive.read(name)).read_outline()
+
+
+def _check_kinds(outline: _Outline, source: str) -> None:
+    """Numbers of 8 bits or complex ones, say, are torch's too, but no model's that we know."""
+    kinds = {kind.__name__ for _, kind, *_ in outline.storages} - set(STORAGE_ITEM_BYTES)
+    if any(re.fullmatch(r"torch\.(storage\.)?[A-Za-z0-9]*Storage", kind) for kind in kinds):
+        names = [name for name in outline.named - outline.called - NAMED if name.startswith("torch.")]
+        raise UnsupportedModelError(
+            f"{source}: holds tensors of a kind that is not read ({', '.join(sorted(names)[:3])}); "
+            "save them as torch.float32"
+        )
 
 
 def _check_storages(archive: zipfile.ZipFile, folder: str, outline: _Outline) -> None:
