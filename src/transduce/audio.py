@@ -23,7 +23,7 @@ from transduce.mixing import Mixer
 from transduce.sources import AudioSource, describe_source, opened_source
 from transduce.types import FloatArray
 
-__all__ = ["Audio", "AudioStream", "codecs", "load", "load_channels", "open_stream"]
+__all__ = ["Audio", "AudioStream", "codecs", "is_finite", "load", "load_channels", "open_stream"]
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -184,8 +184,18 @@ _LATEST_SECONDS = 1e9
 """Thirty years; up to here every position is a number of samples."""
 
 
+def is_finite(value: object) -> bool:
+    """Whether a value that came from outside is a number, neither NaN nor infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return bool(-math.inf < value < math.inf)
+
+
 def _check_span(start_seconds: float, end_seconds: float | None) -> None:
     end = math.inf if end_seconds is None else end_seconds
+    for value in (start_seconds, end):
+        if not is_finite(value) and not isinstance(value, float):
+            raise AudioError(f"start and end are numbers of seconds, not {value!r}")
     if start_seconds > _LATEST_SECONDS or _LATEST_SECONDS < end < math.inf:
         raise AudioError(f"start and end are seconds, at most {_LATEST_SECONDS:g}")
     if not 0 <= start_seconds < end:  # also where either is NaN

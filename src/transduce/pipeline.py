@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
-from transduce.audio import open_stream
+from transduce.audio import is_finite, open_stream
 from transduce.background import Background
 from transduce.batching import BATCH_SECONDS
 from transduce.errors import MissingExtraError, ResourceError, TransduceError, UnsupportedModelError
@@ -23,7 +23,7 @@ from transduce.recognizing import MOST_ENDED, Budget, Ended, Item, Recording, Up
 from transduce.sources import AudioSource, describe_source
 from transduce.types import Backend, FloatArray, ModelSpec
 
-__all__ = ["WHOLE", "Cut", "Limits", "Vad", "check", "run"]
+__all__ = ["WHOLE", "Cut", "Limits", "Vad", "check", "check_numbers", "run"]
 
 Vad: TypeAlias = Literal["auto", "on", "off"]
 
@@ -100,6 +100,21 @@ def check(spec: ModelSpec, limits: Limits) -> None:
     _Cutting(spec, limits)
 
 
+def check_numbers(limits: Limits) -> None:
+    """Raise TypeError for what is no Limits, ValueError for a value that suits no model."""
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits is a transduce.Limits, not {limits!r}")
+    if limits.vad not in get_args(Vad):
+        raise ValueError(f"vad is one of {', '.join(get_args(Vad))}, not {limits.vad!r}")
+    for name in ("batch_seconds", "first_batch_seconds", "pool_batches"):
+        value = getattr(limits, name)
+        if not is_finite(value) or value <= 0:
+            raise ValueError(f"{name} is more than 0, and a number; not {value!r}")
+    seconds = limits.max_segment_seconds
+    if seconds is not None and not is_finite(seconds):
+        raise ValueError(f"max_segment_seconds is a number or None, not {seconds!r}")
+
+
 # Reading
 
 
@@ -162,11 +177,7 @@ class _Cutting:
     """How the recordings of one run are cut."""
 
     def __init__(self, spec: ModelSpec, limits: Limits) -> None:
-        if limits.vad not in get_args(Vad):
-            raise ValueError(f"vad is one of {', '.join(get_args(Vad))}, not {limits.vad!r}")
-        for name in ("batch_seconds", "first_batch_seconds", "pool_batches"):
-            if getattr(limits, name) <= 0:
-                raise ValueError(f"{name} is more than 0, not {getattr(limits, name)!r}")
+        check_numbers(limits)
         self.spec = spec
         self.vad = limits.vad
         self.grid = grid_of(spec, limits.max_segment_seconds)

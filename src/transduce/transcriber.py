@@ -254,6 +254,7 @@ class Model:
         """
         if cut.channel == "each":
             raise ValueError("a stream is of one channel, or of the mix")
+        pipeline.check_numbers(limits)
         limits = replace(limits, pool_batches=1)  # so that the first segments need not wait for much audio
         unfinished: Unfinished | None = None
         with closing(self._updates([source], cut, limits, on_progress)) as updates:
@@ -369,6 +370,7 @@ class Model:
 
 def _at_once(limits: Limits) -> Limits:
     """The same with full batches from the first one on, where nothing is given out before the end."""
+    pipeline.check_numbers(limits)
     return replace(limits, first_batch_seconds=limits.batch_seconds)
 
 

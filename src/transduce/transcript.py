@@ -71,6 +71,8 @@ class Transcript:
 
         Raises ValueError for another schema and for what is no transcript.
         """
+        if not isinstance(content, Mapping):
+            raise ValueError(f"a {type(content).__name__} is not a transcript: give what json.load gives")
         schema = content.get("schema")
         if schema != SCHEMA:
             raise ValueError(

@@ -6,8 +6,8 @@ from the name.
 
 from pathlib import Path
 
+from transduce.checkpoints import torch_file
 from transduce.checkpoints.state import Checkpoint
-from transduce.checkpoints.torch_file import LEGACY_MAGIC
 from transduce.errors import CheckpointError, UnsupportedModelError, import_extra
 
 __all__ = ["Checkpoint", "load"]
@@ -41,7 +41,7 @@ def load(path: Path) -> Checkpoint:
         from transduce.checkpoints import nemo
 
         return nemo.load(path)
-    if head.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
+    if head.startswith((ZIP_MAGIC, torch_file.LEGACY_MAGIC)):
         import_extra("torch", "torch")
         from transduce.checkpoints import gigaam
 

@@ -17,6 +17,8 @@ _MOST_ARRAY_CHANNELS = 8
 def array_track(array: npt.NDArray[Any], rate: int, track: int | None) -> Track:
     """Integers or floats `[n]`, `[n, channels]` or `[channels, n]`, untouched; AudioError for others."""
     check_track("<array>", track, 1)
+    if isinstance(array, np.ma.MaskedArray):
+        raise AudioError("a masked array is not audio: fill its gaps, with array.filled(0) say")
     if array.dtype.kind not in "iuf":
         raise AudioError(f"an array of {array.dtype} is not audio: give integers or floats")
     columns = _columns(array)

@@ -89,6 +89,8 @@ class Track:
 
 def check_track(name: str, track: int | None, num_tracks: int) -> None:
     """Refuse the number of a track that is not there."""
+    if isinstance(track, bool) or not isinstance(track, (int, np.integer, type(None))):
+        raise AudioError(f"track is a number from 0, not {track!r}")
     if track is not None and not 0 <= track < num_tracks:
         raise AudioError(f"{name} has no audio track {track}: there are {num_tracks}, from 0")
 
