@@ -117,15 +117,18 @@ def upstream_encoder(made: Checkpoint) -> Graph:
     encoded, counts = encoder.encode(
         g, made.spec.encoder, made.weights, precision_named("fp32"), rows, length
     )
-    g.add_output(g.op("Transpose", encoded, perm=[0, 2, 1]), FLOAT, None, "encoded")
-    g.add_output(g.cast(counts, INT32), INT32, None, "encoded_len")
+    width = made.spec.encoder.width
+    g.add_output(g.op("Transpose", encoded, perm=[0, 2, 1]), FLOAT, ["batch", width, None], "encoded")
+    g.add_output(g.cast(counts, INT32), INT32, ["batch"], "encoded_len")
     return g
 
 
 def upstream_decoder(made: Checkpoint) -> Graph:
     """`x [B, 1], h.1, c.1 -> dec [B, 1, H], h, c` with onnxruntime's own LSTM."""
     g, weights = Graph(17), made.weights
-    x, h, c = g.add_input("x", INT64, None), g.add_input("h.1", FLOAT, None), g.add_input("c.1", FLOAT, None)
+    hidden = weights["predictor.lstm.weight_hh_l0"].shape[1]
+    x = g.add_input("x", INT64, ["batch", 1])
+    h, c = (g.add_input(name, FLOAT, [1, "batch", hidden]) for name in ("h.1", "c.1"))
 
     def ordered(name: str) -> Any:
         i, f, cell, o = np.split(weights[f"predictor.lstm.{name}_l0"], 4)
@@ -135,12 +138,11 @@ def upstream_decoder(made: Checkpoint) -> Graph:
     arrays = {"W": ordered("weight_ih"), "R": ordered("weight_hh"), "B": bias}
     names = [g.weight(array[None], name) for name, array in arrays.items()]
     embedded = g.op("Gather", g.weight(weights["predictor.embed.weight"], "embed"), x, axis=0)
-    hidden = arrays["R"].shape[1]
     rows = g.op("Transpose", embedded, perm=[1, 0, 2])
     y, new_h, new_c = g.ops("LSTM", rows, *names, "", h, c, num_outputs=3, hidden_size=hidden)
-    g.add_output(g.op("Transpose", g.squeeze(y, 1), perm=[1, 0, 2]), FLOAT, None, "dec")
-    g.add_output(new_h, FLOAT, None, "h")
-    g.add_output(new_c, FLOAT, None, "c")
+    g.add_output(g.op("Transpose", g.squeeze(y, 1), perm=[1, 0, 2]), FLOAT, ["batch", 1, hidden], "dec")
+    g.add_output(new_h, FLOAT, [1, "batch", hidden], "h")
+    g.add_output(new_c, FLOAT, [1, "batch", hidden], "c")
     return g
 
 
@@ -148,14 +150,16 @@ def upstream_joint(made: Checkpoint) -> Graph:
     """`enc [B, D, 1], dec [B, H, 1] -> joint [B, 1, 1, C]`."""
     g, hidden = Graph(17), []
     for name, part, axis in (("enc", "joint.enc", 2), ("dec", "joint.pred", 1)):
-        value = g.op("Transpose", g.add_input(name, FLOAT, None), perm=[0, 2, 1])
+        width = made.weights[f"{part}.weight"].shape[1]
+        value = g.op("Transpose", g.add_input(name, FLOAT, ["batch", width, "time"]), perm=[0, 2, 1])
         value = g.op("MatMul", value, g.weight(made.weights[f"{part}.weight"].T, f"{part}.weight"))
         value = g.op("Add", value, g.weight(made.weights[f"{part}.bias"], f"{part}.bias"))
         hidden.append(g.unsqueeze(value, axis))
     value = g.op("Relu", g.op("Add", *hidden))
     value = g.op("MatMul", value, g.weight(made.weights["joint.out.weight"].T, "out.weight"))
     value = g.op("Add", value, g.weight(made.weights["joint.out.bias"], "out.bias"))
-    g.add_output(g.op("LogSoftmax", value, axis=-1), FLOAT, None, "joint")
+    classes = len(made.weights["joint.out.bias"])
+    g.add_output(g.op("LogSoftmax", value, axis=-1), FLOAT, ["batch", None, None, classes], "joint")
     return g
 
 
