@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import LOUD, RATE, click_model, clicks, write_wav
+from field_inputs import fmt, pcm, riff
 
 from transduce import longform, pipeline
 from transduce.audio import load, load_channels
@@ -207,3 +208,33 @@ def test_memory_that_runs_out_while_reading_costs_one_recording(
     assert texts(found) == ["one", "ResourceError", "one"]
     assert isinstance(found[1], ResourceError)
     assert "a.wav" in str(found[1])
+
+
+# Two files in one
+
+
+TAGS = b"LIST\x04\0\0\0INFO" + b"id3 \x03\0\0\0abc\0"
+"""Two chunks as they may come behind the samples, the second one padded."""
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24])
+@pytest.mark.parametrize("num_samples", [RATE, RATE + 1])
+@pytest.mark.parametrize("between", [b"", TAGS], ids=["at once", "after tags"])
+def test_of_two_files_in_one_the_first_is_read_and_the_second_is_mentioned(
+    bits: int, num_samples: int, between: bytes
+) -> None:
+    """As `cat one.wav two.wav` makes it, the first one's padding left out or not."""
+    data = pcm(np.sin(np.arange(num_samples, dtype=np.float32) / 9), bits)
+    padding = b"\0" * (len(data) % 2)
+    whole = riff(fmt(1, 1, RATE, bits), data)
+    expected = load(whole, rate=RATE)
+    for joined in {
+        whole + padding + between + whole,
+        whole + (padding if between else b"") + between + whole,
+    }:
+        found = load(joined, rate=RATE)
+        assert np.array_equal(found.samples, expected.samples)
+        what = "another WAV file follows behind its end and was not read"
+        length = f"{num_samples / RATE:.2f} s"
+        assert found.warnings == (f"incomplete audio ({what}): decoded {length}",)
+    assert load(whole + padding + TAGS, rate=RATE).warnings == ()

@@ -2,7 +2,8 @@
 
 In: a seekable file. Out: its `Track`, or None for every other kind of file. RIFF and RF64, plain and
 extensible formats, 8 to 32 bits and both floats. A length that the writer never filled in (0, or the
-largest number) is no length; one that ends before the file does is corrected with a note.
+largest number) is no length; one that ends before the file does is corrected with a note. Of several files
+in one, as `cat` makes them, the first is read, with a note too.
 """
 
 import io
@@ -21,6 +22,10 @@ __all__ = ["wav_track"]
 _EXTENSIBLE = 0xFFFE
 _TYPES = {(1, 1): "u1", (1, 2): "<i2", (1, 3): "<i4", (1, 4): "<i4", (3, 4): "<f4", (3, 8): "<f8"}
 """(format tag, bytes of a sample) -> numpy type; tag 1 is integers (3 bytes are widened), 3 is floats."""
+
+
+_MOST_CHUNKS_BEHIND = 100
+"""Chunks behind the samples that are looked past for another file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,15 @@ def wav_track(file: BinaryIO, name: str, track: int | None) -> Track | None:
 def _chunks(file: BinaryIO, file_bytes: int) -> Iterator[tuple[bytes, int, int]]:
     """(name, position of the content, declared size) of each chunk up to the samples."""
     head = _bytes_at(file, 0, 12)
-    position = 12 if head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:] == b"WAVE" else file_bytes
+    position = 12 if _opens_wav(head) else file_bytes
     while position + 8 <= file_bytes:
         key, size = struct.unpack("<4sI", _bytes_at(file, position, 8))
         yield key, position + 8, size
         position = file_bytes if key == b"data" else position + 8 + size + size % 2
+
+
+def _opens_wav(head: bytes) -> bool:
+    return head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:12] == b"WAVE"
 
 
 def _bytes_at(file: BinaryIO, position: int, size: int) -> bytes:
@@ -113,6 +122,8 @@ def _extent(file: BinaryIO, form: _Format, data: _Data) -> tuple[int, Damage]:
     declared_seconds = data.declared_bytes // form.frame_bytes / form.rate
     if _is_placeholder(file, data):
         return data.file_bytes, Damage()
+    if _another_follows(file, data.end):
+        return data.end, Damage(notes=["another WAV file follows behind its end and was not read"])
     if _goes_on(file, data.end):
         return data.file_bytes, Damage(notes=[f"the header declares {declared_seconds:.2f} s"])
     return min(data.end, data.file_bytes), Damage(declared_seconds)
@@ -125,6 +136,21 @@ def _is_placeholder(file: BinaryIO, data: _Data) -> bool:
         return riff_bytes + 8 != data.file_bytes  # else the header is right and the file is empty
     is_largest = any(0 <= largest - data.declared_bytes <= 4096 for largest in (1 << 31, 1 << 32))
     return is_largest and data.end > data.file_bytes
+
+
+def _another_follows(file: BinaryIO, end: int) -> bool:
+    """Whether the file holds a second one behind the first one's samples and what chunks come after them."""
+    position = end
+    for _ in range(_MOST_CHUNKS_BEHIND):
+        for start in {position, position + position % 2}:  # some writers leave out the padding
+            if _opens_wav(_bytes_at(file, start, 12)):
+                return True
+        position += position % 2
+        head = _bytes_at(file, position, 8)
+        if len(head) < 8:
+            return False
+        position += 8 + int.from_bytes(head[4:], "little")
+    return False
 
 
 def _goes_on(file: BinaryIO, end: int) -> bool:
