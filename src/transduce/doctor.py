@@ -25,6 +25,7 @@ EXTRAS = {
     "torch": ("torch", "safetensors", "omegaconf"),
     "cuda": ("cuda-bindings",),
     "eval": ("jiwer",),
+    "plot": ("matplotlib",),
     "ray": ("ray", "fsspec"),
     "server": ("fastapi", "uvicorn", "python-multipart", "prometheus-client"),
 }
