@@ -93,9 +93,14 @@ def gigaam_decoder(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
     encoded = torch.from_numpy(np.load(folder / "encoded.npy"))  # [num, D, T]
     lengths = torch.full((len(encoded),), encoded.shape[2])
 
+    first = 0
+
     def run(clips: list[Any]) -> Result:
+        nonlocal first
+        rows = slice(first, first + len(clips))
+        first = rows.stop % len(encoded)
         started = clock()
-        found = decoding.decode(head, encoded[: len(clips)], lengths[: len(clips)])
+        found = decoding.decode(head, encoded[rows], lengths[rows])
         return found, clock() - started
 
     return run
