@@ -4,7 +4,7 @@
 
 Reads "BATCH" lines; for each it recognises the folder's clips in batches of that size, and answers with one
 line of JSON: seconds in all, in the decoder where that can be told, and the tokens of every clip. Seconds
-are CPU time of the process where it has one thread.
+are CPU time of the process where it has one thread. Whatever else a library prints goes to stderr.
 It uses nothing of this project but the way `transduce:...`.
 """
 
@@ -26,6 +26,10 @@ clock = time.perf_counter
 """With one thread `main` makes it CPU time of this process, so that other work on the machine counts less."""
 
 
+def model_of(folder: Path, way: str) -> Path:
+    return Path(json.loads((folder / "models.json").read_text())[way])
+
+
 def onnx_asr(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
     import onnx_asr as peer
     import onnxruntime
@@ -33,9 +37,10 @@ def onnx_asr(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    loaded = peer.load_model(
-        "gigaam-v3-rnnt", folder / "upstream", sess_options=options, providers=["CPUExecutionProvider"]
-    )
+    path = model_of(folder, "onnx-asr")
+    kind = json.loads((path / "config.json").read_text())["model_type"]
+    name = "gigaam-v3-rnnt" if kind == "gigaam" else kind
+    loaded = peer.load_model(name, path, sess_options=options, providers=["CPUExecutionProvider"])
     model, spent = loaded.with_timestamps(), [0.0]
     decoding = loaded.asr._decoding
 
@@ -106,6 +111,43 @@ def gigaam_decoder(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
     return run
 
 
+def sherpa_onnx(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
+    """Its encoder takes the batch, its greedy loop one utterance after another."""
+    import sherpa_onnx as peer
+
+    path = model_of(folder, "sherpa-onnx")
+    parts = {part: str(path / f"{part}.onnx") for part in ("encoder", "decoder", "joiner")}
+    recognizer = peer.OfflineRecognizer.from_transducer(
+        **parts, tokens=str(path / "tokens.txt"), num_threads=threads, model_type="nemo_transducer"
+    )
+
+    def run(clips: list[Any]) -> Result:
+        streams = [recognizer.create_stream() for _ in clips]
+        for stream, clip in zip(streams, clips, strict=True):
+            stream.accept_waveform(16000, clip)
+        recognizer.decode_streams(streams)
+        return [list(stream.result.tokens) for stream in streams], 0.0
+
+    return run
+
+
+def nemo(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
+    """Written after NeMo's documentation; this project's machines had no NeMo to run it with."""
+    import torch
+    from nemo.collections.asr.models import ASRModel
+
+    torch.set_num_threads(threads)
+    model = ASRModel.restore_from(str(model_of(folder, "nemo")), map_location="cpu").eval()
+
+    def run(clips: list[Any]) -> Result:
+        found = model.transcribe(clips, batch_size=len(clips), return_hypotheses=True, verbose=False)
+        # Some releases give the best hypotheses and all of them.
+        best = found[0] if isinstance(found, tuple) else found
+        return [model.tokenizer.ids_to_tokens([int(i) for i in each.y_sequence]) for each in best], 0.0
+
+    return run
+
+
 class Timed:
     """A runner that adds up what its runs take."""
 
@@ -128,10 +170,12 @@ def transduce(
     from transduce.bench import open_model
     from transduce.choice import Choice
 
-    with (folder / "checkpoint.pickle").open("rb") as file:
-        made = pickle.load(file)
-    choice = Choice(backend, precision=precision, head=head, threads=threads)
-    model = open_model(str(folder / f"int8-{head}") if precision == "int8" else made, choice)
+    path = folder / f"int8-{head}" if precision == "int8" else model_of(folder, "transduce")
+    made: Any = str(path)
+    if path.suffix == ".pickle":
+        with path.open("rb") as file:
+            made = pickle.load(file)
+    model = open_model(made, Choice(backend, precision=precision, head=head, threads=threads))
     recognizer: Any = model.backend
     pieces, decoder = model.tokenizer.pieces, None
     if backend == "openvino":
@@ -150,6 +194,8 @@ def transduce(
 def main() -> None:
     # onnx.py beside this file is called like the library.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     global clock
     way, folder, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     if threads == 1:
@@ -158,11 +204,13 @@ def main() -> None:
     makers: dict[str, Callable[[], Callable[[list[Any]], Result]]] = {
         "onnx-asr": lambda: onnx_asr(folder, threads),
         "gigaam-decoder": lambda: gigaam_decoder(folder, threads),
+        "sherpa-onnx": lambda: sherpa_onnx(folder, threads),
+        "nemo": lambda: nemo(folder, threads),
         "transduce": lambda: transduce(folder, threads, *way.split(":")[1:]),
     }
     run = makers[way.partition(":")[0]]()
-    clips = list(np.load(folder / "clips.npy"))
-    print("ready", flush=True)
+    clips = list(np.load(folder / "clips.npz").values())
+    print("ready", file=answers, flush=True)
     for line in sys.stdin:
         size, started = int(line), clock()
         tokens: list[list[str]] = []
@@ -171,7 +219,8 @@ def main() -> None:
             found, spent = run(clips[first : first + size])
             tokens, decoder = tokens + found, decoder + spent
         seconds = clock() - started
-        print(json.dumps({"seconds": seconds, "decoder": decoder, "tokens": tokens}), flush=True)
+        answer = {"seconds": seconds, "decoder": decoder, "tokens": tokens}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 
     benchmarks/make_peers                          # their virtual environments, once
     python benchmarks/peers.py [--layers 16] [--seconds 20] [--clips 8] [--batch 8] [--threads 2] [--rounds 3]
+    python benchmarks/peers.py --models model.nemo sherpas-folder onnx-asrs-folder --audio a.wav b.wav
 
-A model of GigaAM v3's size with random weights (`transduce.synthetic`), written for onnx-asr in the layout
-that it reads; its encoder has our operators, which are fewer than those of upstream's export. Every way runs
-in a process of its own with the same threads, the others waiting; medians of the rounds after one that
-does not count. Tokens are compared with those of transduce in fp32. The last line is JSON; `--plot` draws.
+A model of GigaAM v3's size with random weights (`transduce.synthetic`), written for onnx-asr and sherpa-onnx
+in the layouts that they read; its encoder has our operators, which are fewer than those of upstream's export.
+Or trained weights: the first of `--models` is transduce's, all together are one model in the layouts of NeMo
+(which reads nothing else), sherpa-onnx and onnx-asr.
+Every way runs in a process of its own with the same threads, the others waiting; medians of the rounds after
+one that does not count. Tokens are compared with those of transduce in fp32. sherpa-onnx has GigaAM v2's
+front end and no limit of one label a frame, so on the random weights it finds other labels, and more.
+The last line is JSON; `--plot` draws.
 """
 
 import argparse
@@ -24,16 +29,16 @@ from typing import Any
 import numpy as np
 
 from transduce import synthetic
+from transduce.audio import load
 from transduce.checkpoints import Checkpoint
 from transduce.evaluate import describe_machine, now
 from transduce.onnx import encoder, graph, staged
 from transduce.onnx.builder import FLOAT, INT32, INT64, Graph
-from transduce.onnx.export import export, write_graph
+from transduce.onnx.export import export
 from transduce.onnx.precision import precision_named
 
-FP32 = "transduce:openvino:fp32:rnnt"
 OURS = (
-    FP32,
+    "transduce:openvino:fp32:rnnt",
     "transduce:openvino:fp32:ctc",
     "transduce:onnx:fp32:rnnt",
     "transduce:onnx:fp32:ctc",
@@ -46,13 +51,39 @@ OURS = (
     "transduce:openvino:int8:ctc",
 )
 """Engine, precision and head. int8 is an export that was calibrated, on other audio than is measured."""
-PEERS = {"onnx-asr": "onnx-asr", "gigaam-decoder": "gigaam"}
+TRAINED = (
+    "transduce:onnx:fp32:auto",
+    "transduce:openvino:fp32:auto",
+    "transduce:onnx:auto:auto",
+    "transduce:openvino:auto:auto",
+)
+"""Of a model that is there, with the head that is its own."""
+PEERS = {"onnx-asr": "onnx-asr", "gigaam-decoder": "gigaam", "sherpa-onnx": "sherpa-onnx", "nemo": "nemo"}
 """Way -> its virtual environment."""
 
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transduce" / "peers"
 
 
 # What everybody gets
+
+
+def prepare_trained(folder: Path, models: list[Path], audio: list[str]) -> None:
+    """Clips and a list of who reads what, from files that are there."""
+    np.savez(folder / "clips.npz", *[load(path, rate=16000).samples for path in audio])
+    found = {"transduce": models[0], **{reader_of(path): path for path in models}}
+    write_models(folder, {way: path.resolve() for way, path in found.items()})
+
+
+def reader_of(path: Path) -> str:
+    """The peer whose layout this is."""
+    if path.suffix == ".nemo":
+        return "nemo"
+    return "sherpa-onnx" if (path / "tokens.txt").exists() else "onnx-asr"
+
+
+def write_models(folder: Path, paths: dict[str, Path]) -> None:
+    """For the workers: way -> its file or folder."""
+    (folder / "models.json").write_text(json.dumps({way: str(path) for way, path in paths.items()}))
 
 
 def prepare(folder: Path, arguments: argparse.Namespace) -> None:
@@ -64,7 +95,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     clip = synthetic.noise(length)
     clips = np.stack([np.roll(clip, row * length // arguments.clips) for row in range(arguments.clips)])
     made = synthetic.speaking(made, frames_of(made, clips[:1])[0])
-    np.save(folder / "clips.npy", clips)
+    np.savez(folder / "clips.npz", *clips)
     np.save(folder / "encoded.npy", np.ascontiguousarray(frames_of(made, clips).transpose(0, 2, 1)))
     with (folder / "checkpoint.pickle").open("wb") as file:
         pickle.dump(made, file, protocol=5)
@@ -85,19 +116,49 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     )
     other = [synthetic.noise(length, seed=1)]
     for head in made.spec.heads:
-        spec = replace(made.spec, head=head)
-        export(
-            spec, weights, made.tokenizer, folder / f"int8-{head.kind}", precision="int8", calibration=other
-        )
-    upstream = folder / "upstream"
+        if any(f":int8:{head.kind}" in way for way in ways_of(arguments)):
+            spec, name = replace(made.spec, head=head), f"int8-{head.kind}"
+            export(spec, weights, made.tokenizer, folder / name, precision="int8", calibration=other)
+    write_for_peers(made, folder / "upstream", folder / "sherpa")
+    paths = {"transduce": "checkpoint.pickle", "gigaam-decoder": "head.npz"}
+    paths |= {"onnx-asr": "upstream", "sherpa-onnx": "sherpa"}
+    write_models(folder, {way: folder / name for way, name in paths.items()})
+
+
+def write_for_peers(made: Checkpoint, upstream: Path, sherpa: Path) -> None:
+    """The folders that onnx-asr and sherpa-onnx read; the encoder is the same file."""
     upstream.mkdir()
-    write_graph(upstream_encoder(made), upstream / "v3_rnnt_encoder.onnx", "encoder")
-    write_graph(upstream_decoder(made), upstream / "v3_rnnt_decoder.onnx", "decoder")
-    write_graph(upstream_joint(made), upstream / "v3_rnnt_joint.onnx", "joint")
-    lines = [f"{piece} {index}" for index, piece in enumerate([*pieces, "<blk>"])]
-    (upstream / "v3_vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sherpa.mkdir()
+    hidden = made.weights["predictor.lstm.weight_hh_l0"].shape[1]
+    notes = {
+        "vocab_size": made.tokenizer.size,
+        "normalize_type": "",
+        "pred_rnn_layers": 1,
+        "pred_hidden": hidden,
+        "subsampling_factor": made.spec.encoder.subsampling_factor,
+        "model_type": "EncDecRNNTBPEModel",
+        "version": "v3",
+        "is_giga_am": 1,
+    }
+    write(upstream_encoder(made), upstream / "v3_rnnt_encoder.onnx", notes)
+    write(upstream_decoder(made), upstream / "v3_rnnt_decoder.onnx")
+    write(upstream_joint(made), upstream / "v3_rnnt_joint.onnx")
+    (sherpa / "encoder.onnx").symlink_to(upstream / "v3_rnnt_encoder.onnx")
+    write(sherpa_decoder(made), sherpa / "decoder.onnx")
+    (sherpa / "joiner.onnx").symlink_to(upstream / "v3_rnnt_joint.onnx")
+    lines = [f"{piece} {index}" for index, piece in enumerate([*made.tokenizer.pieces, "<blk>"])]
+    for path in (upstream / "v3_vocab.txt", sherpa / "tokens.txt"):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     config = {"model_type": "gigaam", "version": "v3", "subsampling_factor": 4, "max_tokens_per_step": 1}
     (upstream / "config.json").write_text(json.dumps(config))
+
+
+def write(graph: Graph, path: Path, notes: dict[str, Any] | None = None) -> None:
+    """One file with its weights inside: sherpa-onnx hands its runtime bytes, which know no other file."""
+    model = graph.model(path.stem)
+    for key, value in (notes or {}).items():
+        model.metadata_props.add(key=key, value=str(value))
+    path.write_bytes(model.SerializeToString())
 
 
 def frames_of(made: Checkpoint, clips: Any) -> Any:
@@ -124,10 +185,31 @@ def upstream_encoder(made: Checkpoint) -> Graph:
 
 
 def upstream_decoder(made: Checkpoint) -> Graph:
-    """`x [B, 1], h.1, c.1 -> dec [B, 1, H], h, c` with onnxruntime's own LSTM."""
-    g, weights = Graph(17), made.weights
-    hidden = weights["predictor.lstm.weight_hh_l0"].shape[1]
+    """`x [B, 1], h.1, c.1 -> dec [B, 1, H], h, c`, as GigaAM exports it."""
+    g = Graph(17)
     x = g.add_input("x", INT64, ["batch", 1])
+    rows, states = predicted(g, made, x)
+    g.add_output(g.op("Transpose", rows, perm=[1, 0, 2]), FLOAT, ["batch", 1, None], "dec")
+    add_states(g, states)
+    return g
+
+
+def sherpa_decoder(made: Checkpoint) -> Graph:
+    """`x int32 [B, 1], x_len [B], h.1, c.1 -> dec [B, H, 1], dec_len, h, c`; dec goes into the joint."""
+    g = Graph(17)
+    x = g.add_input("x", INT32, ["batch", 1])
+    length = g.add_input("x_len", INT32, ["batch"])
+    rows, states = predicted(g, made, x)
+    g.add_output(g.op("Transpose", rows, perm=[1, 2, 0]), FLOAT, ["batch", None, 1], "dec")
+    g.add_output(g.op("Identity", length), INT32, ["batch"], "dec_len")
+    add_states(g, states)
+    return g
+
+
+def predicted(g: Graph, made: Checkpoint, x: str) -> tuple[str, list[str]]:
+    """Labels `[B, 1]` -> rows `[1, B, H]` and the new states, with onnxruntime's own LSTM."""
+    weights = made.weights
+    hidden = weights["predictor.lstm.weight_hh_l0"].shape[1]
     h, c = (g.add_input(name, FLOAT, [1, "batch", hidden]) for name in ("h.1", "c.1"))
 
     def ordered(name: str) -> Any:
@@ -139,11 +221,13 @@ def upstream_decoder(made: Checkpoint) -> Graph:
     names = [g.weight(array[None], name) for name, array in arrays.items()]
     embedded = g.op("Gather", g.weight(weights["predictor.embed.weight"], "embed"), x, axis=0)
     rows = g.op("Transpose", embedded, perm=[1, 0, 2])
-    y, new_h, new_c = g.ops("LSTM", rows, *names, "", h, c, num_outputs=3, hidden_size=hidden)
-    g.add_output(g.op("Transpose", g.squeeze(y, 1), perm=[1, 0, 2]), FLOAT, ["batch", 1, hidden], "dec")
-    g.add_output(new_h, FLOAT, [1, "batch", hidden], "h")
-    g.add_output(new_c, FLOAT, [1, "batch", hidden], "c")
-    return g
+    y, *states = g.ops("LSTM", rows, *names, "", h, c, num_outputs=3, hidden_size=hidden)
+    return g.squeeze(y, 1), states
+
+
+def add_states(g: Graph, states: list[str]) -> None:
+    for name, value in zip(("h", "c"), states, strict=True):
+        g.add_output(value, FLOAT, [1, "batch", None], name)
 
 
 def upstream_joint(made: Checkpoint) -> Graph:
@@ -173,12 +257,15 @@ class Worker:
 
     @classmethod
     def start(cls, way: str, folder: Path, arguments: argparse.Namespace) -> "Worker | None":
-        """None where its environment is not there, or cannot load the model."""
+        """None where its environment is not there, the model is in no layout of its, or it cannot load it."""
         python = Path(sys.executable)
         if way in PEERS:
             python = arguments.peers / PEERS[way] / "bin" / "python"
         if not python.exists():
             print(f"{way}: not installed ({python} is not there)", file=sys.stderr)
+            return None
+        if way.partition(":")[0] not in json.loads((folder / "models.json").read_text()):
+            print(f"{way}: the model is in no layout that it reads", file=sys.stderr)
             return None
         command = [
             str(python),
@@ -188,9 +275,8 @@ class Worker:
             str(arguments.threads),
         ]
         worker = cls(way, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        while line := worker.process.stdout.readline():
-            if line.strip() == "ready":
-                return worker
+        if worker.process.stdout.readline().strip() == "ready":
+            return worker
         print(f"{way}: could not be started", file=sys.stderr)
         return None
 
@@ -205,14 +291,23 @@ class Worker:
         self.process.wait(30)
 
 
+def ways_of(arguments: argparse.Namespace) -> list[str]:
+    return list(arguments.ways or [*(TRAINED if arguments.models else OURS), *PEERS])
+
+
 def compare(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    ways = [*arguments.ways] if arguments.ways else [*OURS, *PEERS]
-    workers = [worker for way in ways if (worker := Worker.start(way, folder, arguments))]
-    answers = [[worker.ask(arguments.batch) for worker in workers] for _ in range(arguments.rounds + 1)][1:]
+    workers = [worker for way in ways_of(arguments) if (worker := Worker.start(way, folder, arguments))]
+    by_way: dict[str, list[dict[str, Any]]] = {worker.way: [] for worker in workers}
+    for turn in range(arguments.rounds + 1):
+        # Every other round backwards, so that nobody always comes after the same neighbour.
+        for worker in workers[:: -1 if turn % 2 else 1]:
+            answer = worker.ask(arguments.batch)
+            if turn:
+                by_way[worker.way].append(answer)
     for worker in workers:
         worker.stop()
-    by_way = {worker.way: [each[i] for each in answers] for i, worker in enumerate(workers)}
-    expected = by_way[FP32][0]["tokens"] if FP32 in by_way else []
+    fp32 = next((way for way in by_way if ":fp32:" in way), None)
+    expected = by_way[fp32][0]["tokens"] if fp32 else []
     rows = []
     for way, all_rounds in by_way.items():
         tokens = all_rounds[0]["tokens"]
@@ -221,6 +316,7 @@ def compare(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
             {
                 "way": way,
                 "seconds": median(each["seconds"] for each in all_rounds),
+                "rounds": [round(each["seconds"], 3) for each in all_rounds],
                 "decoder": median(each["decoder"] for each in all_rounds),
                 "labels": sum(map(len, tokens)),
                 "clips with the same tokens": f"{same}/{len(tokens)}",
@@ -230,7 +326,7 @@ def compare(folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
 
 
 def plain(tokens: list[str]) -> list[str]:
-    """onnx-asr writes the mark of a word's start as a space."""
+    """onnx-asr and sherpa-onnx write the mark of a word's start as a space."""
     return [token.replace("▁", " ") for token in tokens]
 
 
@@ -263,12 +359,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", help=f"default: {' '.join([*OURS, *PEERS])}")
+    parser.add_argument("--models", nargs="+", type=Path, help="trained weights instead, in several layouts")
+    parser.add_argument("--audio", nargs="+", help="what they transcribe")
     parser.add_argument("--peers", type=Path, default=FOLDER, help="where make_peers put the environments")
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    if bool(arguments.models) != bool(arguments.audio):
+        parser.error("--models and --audio belong together")
     with TemporaryDirectory(prefix="peers-") as folder:
-        prepare(Path(folder), arguments)
+        if arguments.models:
+            prepare_trained(Path(folder), arguments.models, arguments.audio)
+        else:
+            prepare(Path(folder), arguments)
         rows = compare(Path(folder), arguments)
+        audio = sum(map(len, np.load(Path(folder) / "clips.npz").values())) / 16000
     base = next((row["seconds"] for row in rows if row["way"] == "onnx-asr"), None)
     print(f"{'way':34} {'seconds':>8} {'decoder':>8} {'labels':>7} {'same':>6}  x onnx-asr")
     for row in rows:
@@ -277,14 +381,16 @@ def main() -> None:
             f"{row['way']:34} {row['seconds']:8.2f} {row['decoder']:8.3f} {row['labels']:7} "
             f"{row['clips with the same tokens']:>6}  {ratio}"
         )
-    audio = arguments.clips * arguments.seconds
     if arguments.plot:
         plot(
             rows,
             f"seconds for {audio:g} s of audio, batch {arguments.batch}, {arguments.threads} threads",
             arguments.plot,
         )
-    settings = {key: value for key, value in vars(arguments).items() if key not in ("peers", "plot", "ways")}
+    names = ("batch", "threads", "rounds", *(() if arguments.models else ("layers", "seconds", "clips")))
+    settings: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    if arguments.models:
+        settings |= {"models": [path.name for path in arguments.models], "audio_seconds": round(audio, 1)}
     print(json.dumps({"date": now(), "machine": describe_machine(), "settings": settings, "results": rows}))
 
 
