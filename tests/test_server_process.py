@@ -261,6 +261,25 @@ def test_a_key_file_without_keys_would_open_the_server(tmp_path: Path) -> None:
     assert "holds no key" in " ".join(ended.stderr.replace("│", " ").split())
 
 
+def keys_error(*arguments: str, **variables: str) -> str:
+    """The words of what refuses keys; nothing is loaded before."""
+    ended = run("-m", "demo", *arguments, **variables)
+    assert ended.returncode == 2
+    return " ".join(ended.stderr.replace("│", " ").split())
+
+
+def test_an_empty_key_would_open_the_server() -> None:
+    assert "--api-key holds no key" in keys_error("--api-key", "")
+
+
+def test_an_empty_variable_of_keys_would_open_the_server() -> None:
+    assert "TRANSDUCE_API_KEY holds no key" in keys_error(TRANSDUCE_API_KEY="")
+
+
+def test_a_key_that_no_header_can_carry_is_refused() -> None:
+    assert "ASCII" in keys_error("--api-key", "ключ")
+
+
 def test_a_missing_extra_is_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def missing(module: str, extra: str) -> None:
         raise MissingExtraError(f'{module} is needed: pip install "transduce[{extra}]"')

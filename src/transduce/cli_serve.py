@@ -7,6 +7,7 @@ address is not usable, 130 interrupted. `register` adds the command to an applic
 
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ UNUSABLE = 3
 
 LIBRARIES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
+KEY_VARIABLES = ("TRANSDUCE_API_KEY", "TRANSDUCE_API_KEY_FILE")
+
 DEFAULTS = Settings()
 
 logger = logging.getLogger("transduce")
@@ -58,15 +61,11 @@ def serve(
     ] = 8000,
     api_keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--api-key", envvar="TRANSDUCE_API_KEY", help="A key that clients must send; repeat it."
-        ),
+        typer.Option("--api-key", envvar=KEY_VARIABLES[0], help="A key that clients must send; repeat it."),
     ] = None,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(
-            envvar="TRANSDUCE_API_KEY_FILE", help="A file with a key a line; `ps` does not show it."
-        ),
+        typer.Option(envvar=KEY_VARIABLES[1], help="A file with a key a line; `ps` does not show it."),
     ] = None,
     aliases: Annotated[
         list[str] | None,
@@ -124,7 +123,7 @@ def serve(
     logs.set_up(log_format, logging.DEBUG if verbose else logging.INFO)
     settings = Settings(
         aliases=tuple(aliases or DEFAULTS.aliases),
-        api_keys=_keys(api_keys or [], api_key_file),
+        api_keys=_keys(api_keys, api_key_file),
         max_requests=max_requests,
         max_upload_bytes=max_upload * 2**20,
         max_audio_seconds=max_hours * 3600,
@@ -147,15 +146,20 @@ def register(app: typer.Typer) -> None:
     app.command()(serve)
 
 
-def _keys(given: list[str], file: Path | None) -> tuple[str, ...]:
-    """The keys of the options and of the file, without empty lines."""
+def _keys(given: list[str] | None, file: Path | None) -> tuple[str, ...]:
+    """The keys of the options and of the file, without empty lines; whoever asks for keys must give one."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines() if file else []
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"--api-key-file {file} cannot be read: {error}") from error
-    keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
-    if file and not keys:
-        raise typer.BadParameter(f"--api-key-file {file} holds no key, so the API would be open")
+    keys = tuple(key.strip() for key in (*(given or []), *lines) if key.strip())
+    asked = [name for name, value in (("--api-key", given), (f"--api-key-file {file}", file)) if value]
+    # An empty variable reaches no option, but says that somebody meant to set a key.
+    asked += [name for name in KEY_VARIABLES if name in os.environ]
+    if asked and not keys:
+        raise typer.BadParameter(f"{asked[0]} holds no key, so the API would be open")
+    if not all(key.isascii() and key.isprintable() for key in keys):
+        raise typer.BadParameter("an API key has characters that do not pass in HTTP headers: use ASCII")
     return keys
 
 
