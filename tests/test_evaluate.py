@@ -325,6 +325,29 @@ def test_a_part_of_a_recording(run: Runner, here: Path) -> None:
     assert content["systems"][0]["audio_seconds"] == 3.0
 
 
+@pytest.mark.parametrize(
+    ("claim", "text", "seconds"),
+    [
+        ({"offset": 0, "duration": 3}, "one", 3.0),
+        ({"duration": 3}, "one", 3.0),
+        ({"duration": 8.5}, "one two three", 9.0),
+        ({"offset": 0, "duration": 8.5}, "one two three", 8.5),
+        ({"offset": 0}, "one two three", 9.0),
+        ({"duration": 60}, "one two three", 9.0),
+    ],
+    ids=str,
+)
+def test_a_first_part_is_cut_where_it_ends(
+    run: Runner, here: Path, claim: dict[str, float], text: str, seconds: float
+) -> None:
+    """Every first segment of a manifest by NeMo begins at 0; a claim that is rounded cuts nothing."""
+    write_wav(here / "long.wav", clicks(9, {1.5: 0, 4.5: 1, 7.5: 2}))
+    write_lines(here / "m.jsonl", json.dumps({"audio_filepath": "long.wav", "text": text} | claim))
+    content = run("m.jsonl", "-m", "clicks", "--json").json
+    assert content["utterances"][0]["results"][0]["text"] == text
+    assert content["systems"][0]["audio_seconds"] == seconds
+
+
 def test_a_bad_recording_is_counted_and_listed(run: Runner, here: Path, manifest: Path) -> None:
     (here / "text.wav").write_text("no audio")
     bad = (

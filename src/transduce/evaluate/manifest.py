@@ -3,7 +3,8 @@
 In: a path. Out: `Utterance`s in order. Three forms are told apart by what they are:
 
 - a folder: every recording below it that has a `.txt` of the same name beside it;
-- JSON lines (NeMo): `{"audio_filepath", "text", "duration", "offset"}`, the last two optional;
+- JSON lines (NeMo): `{"audio_filepath", "text", "duration", "offset"}`, the last two optional, and with
+  both of them a part of the file;
 - a table parted by tabs: a header with a column of paths (`audio_filepath`, `path`, ...) and one of texts
   (`text`, `sentence`, ...), or without a header path and text in the first two columns.
 
@@ -33,19 +34,20 @@ class Utterance:
     """What reports call it."""
     path: Path
     text: str
-    start_seconds: float = 0.0
+    start_seconds: float | None = None
+    """Where it begins in its file; None where the manifest does not say, which is at 0."""
     duration_seconds: float | None = None
-    """What the manifest claims; with a start after 0 it also says where the part ends."""
+    """What the manifest claims; with a start, be it 0, it also says where the part ends."""
 
     @property
     def is_part(self) -> bool:
-        """Whether it begins inside its file."""
-        return self.start_seconds > 0
+        """Whether the manifest says that it begins or ends inside its file."""
+        return self.start_seconds is not None and (self.start_seconds > 0 or self.end_seconds is not None)
 
     @property
     def end_seconds(self) -> float | None:
         """Where a part ends; None: with the file."""
-        if not self.is_part or self.duration_seconds is None:
+        if self.start_seconds is None or self.duration_seconds is None:
             return None
         return self.start_seconds + self.duration_seconds
 
@@ -139,7 +141,7 @@ def _utterance(manifest: Path, place: str, row: Mapping[str, object]) -> Utteran
         name=audio if not start else f"{audio} from {start:g} s",
         path=manifest.parent / audio,
         text=text,
-        start_seconds=start or 0.0,
+        start_seconds=start,
         duration_seconds=_seconds(place, row, "duration"),
     )
 

@@ -8,7 +8,7 @@ rates. Manifests and reports are not known here.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,15 @@ from transduce.transcript import Transcript
 __all__ = ["Measurement", "Outcome", "measure"]
 
 NOTHING = np.zeros(0, np.float32)
+
+ANY_RATE = 16000
+"""Asking for a length, nothing is read."""
+
+LONGER_SECONDS = 1.0
+"""A file that goes on for longer than this after its claimed end is cut there, as NeMo cuts it.
+
+Claims are often rounded to whole seconds: what goes on for less is the end of the recording.
+"""
 
 WARM_UP_UTTERANCES = 8
 """Recognised before the clock runs: the first batch of a process imports, compiles and allocates."""
@@ -147,12 +156,27 @@ def _sources(
     """Files whole, parts as samples; a part that cannot be read leaves its error and an empty place."""
     for index, utterance in enumerate(utterances):
         try:
-            yield _samples(utterance, rate) if utterance.is_part else utterance.path
+            part = _part(utterance)
+            yield utterance.path if part is None else _samples(part, rate)
         except TransduceError as error:
             errors[index] = error
             yield NOTHING
 
 
-def _samples(utterance: Utterance, rate: int) -> AudioSource:
-    start, end = utterance.start_seconds, utterance.end_seconds
-    return audio.load(utterance.path, rate=rate, start_seconds=start, end_seconds=end).samples
+def _part(utterance: Utterance) -> Utterance | None:
+    """The utterance with its start, where it is not its whole file.
+
+    A first part may have a duration alone, so its file is asked for its length. Raises AudioError.
+    """
+    if utterance.is_part:
+        return utterance
+    if utterance.duration_seconds is None or utterance.start_seconds is not None:
+        return None
+    with audio.open_stream(utterance.path, rate=ANY_RATE) as stream:
+        is_longer = (stream.expected_seconds or 0.0) - utterance.duration_seconds > LONGER_SECONDS
+    return replace(utterance, start_seconds=0.0) if is_longer else None
+
+
+def _samples(part: Utterance, rate: int) -> AudioSource:
+    start, end = part.start_seconds or 0.0, part.end_seconds
+    return audio.load(part.path, rate=rate, start_seconds=start, end_seconds=end).samples
