@@ -79,7 +79,7 @@ def test_a_manifest_becomes_files_failures_and_a_line_about_the_run(run: Runner,
     assert (here / "out" / "a.txt").read_text() == "one\n"
     assert (here / "out" / "c.txt").read_text() == "three\n"
     (failure,) = lines(here / "out" / "failures.jsonl")
-    assert (failure["path"], failure["code"]) == ("in/b.wav", "audio")
+    assert (failure["path"], failure["name"], failure["code"]) == (str(here / "in" / "b.wav"), "b", "audio")
     assert found.err.splitlines()[0] == f"error: {failure['message']} [audio]"
     assert found.err.splitlines()[1].startswith("finished 2 of 3, failed 1, see out/failures.jsonl; ")
     (record,) = lines(here / "out" / "runs.jsonl")
@@ -102,6 +102,32 @@ def test_a_run_resumes(run: Runner, here: Path) -> None:
     assert (here / "out" / "b.txt").read_text() == "two\n"
     assert lines(here / "out" / "failures.jsonl") == []
     assert [record["finished"] for record in lines(here / "out" / "runs.jsonl")] == [2, 1]
+
+
+def test_failures_are_a_manifest_of_those_to_try_again(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results come where they would have been, in a run from elsewhere too; an interrupt loses no line."""
+    (here / "sub").mkdir()
+    (here / "in" / "b.mp3").write_bytes(b"no audio")
+    rows = [{"path": f"in/{name}"} for name in ("a.wav", "b.wav", "b.mp3")]
+    rows += [{"path": "in/lost.wav", "name": "calls/v1.2", "duration": 1.0}]
+    (here / "files.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    run("--manifest", "files.jsonl", "-o", "out")
+    first = lines(here / "out" / "failures.jsonl")
+    names = [(row["name"], row.get("duration")) for row in first]
+    assert names == [("b.wav", None), ("b.mp3", None), ("calls/v1.2", 1.0)]
+
+    monkeypatch.chdir(here / "sub")
+    run("--manifest", "../out/failures.jsonl", "-o", "../out")
+    assert [row["path"] for row in lines(here / "out" / "failures.jsonl")] == [row["path"] for row in first]
+    assert lines(here / "out" / "failures.before.jsonl") == first
+    for name, label in (("b.wav", 1), ("b.mp3", 2), ("lost.wav", 3)):
+        write_wav(here / "in" / name, clicks(1, {0.5: label}))
+    assert run("--manifest", "../out/failures.jsonl", "-o", "../out").code == 0
+    texts = {path.relative_to(here / "out").as_posix(): path.read_text() for path in here.rglob("*.txt")}
+    expected = {"b.wav": "two", "b.mp3": "three", "calls/v1.2": "four"}
+    assert texts == {"a.txt": "one\n"} | {f"{name}.txt": f"{text}\n" for name, text in expected.items()}
 
 
 def test_a_manifest_on_standard_output_leaves_no_files(run: Runner, here: Path) -> None:
@@ -225,5 +251,5 @@ def test_standard_input_and_what_is_missing_fail_without_a_cluster(
     failures = {failure["path"]: failure["message"] for failure in lines(here / "out" / "failures.jsonl")}
     assert failures == {
         "-": "standard input cannot be read by a cluster: give it a file",
-        "in/*.mp3": "in/*.mp3: no file matches this pattern",
+        str(here / "in/*.mp3"): "in/*.mp3: no file matches this pattern",
     }

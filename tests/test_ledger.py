@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transduce.errors import AudioError, ResourceError
-from transduce.ledger import FAILURES, RUNS, Ledger, explained
+from transduce.ledger import FAILURES, FAILURES_BEFORE, RUNS, Ledger, explained
 
 
 def rows(path: Path) -> list[dict[str, object]]:
@@ -18,11 +18,13 @@ def test_failures_are_written_at_once_and_the_run_at_its_end(tmp_path: Path) -> 
     out = tmp_path / "new" / "out"
     with Ledger(out, "ray", num_files=5, num_finished_before=1) as ledger:
         ledger.finished(1800.0)
-        ledger.failed("b\udcff.wav", AudioError("b.wav cannot be read"))
-        ledger.failed("c.wav", PermissionError(13, "Permission denied", "out/c.txt"))
+        ledger.failed("/in/b\udcff.wav", AudioError("b.wav cannot be read"))
+        denied = PermissionError(13, "Permission denied", "out/c.txt")
+        ledger.failed("/in/c.wav", denied, name="x/c", seconds=0.0)
         assert rows(out / FAILURES) == [
-            {"path": "b\udcff.wav", "code": "audio", "message": "b.wav cannot be read"},
-            {"path": "c.wav", "code": "output", "message": "out/c.txt: Permission denied"},
+            {"path": "/in/b\udcff.wav", "code": "audio", "message": "b.wav cannot be read"},
+            {"path": "/in/c.wav", "name": "x/c", "duration": 0.0}
+            | {"code": "output", "message": "out/c.txt: Permission denied"},
         ]
         assert not (out / RUNS).exists()
         ledger.finished(1800.0)
@@ -45,9 +47,25 @@ def test_failures_are_written_at_once_and_the_run_at_its_end(tmp_path: Path) -> 
 def test_each_run_begins_its_failures_anew_and_adds_a_line(tmp_path: Path) -> None:
     for number in range(2):
         with Ledger(tmp_path, "local", 1, 0) as ledger:
-            ledger.failed(f"{number}.wav", ResourceError("full"))
-    assert [row["path"] for row in rows(tmp_path / FAILURES)] == ["1.wav"]
+            ledger.failed(f"/{number}.wav", ResourceError("full"))
+    assert [row["path"] for row in rows(tmp_path / FAILURES)] == ["/1.wav"]
+    assert [row["path"] for row in rows(tmp_path / FAILURES_BEFORE)] == ["/0.wav"]
     assert len(rows(tmp_path / RUNS)) == 2
+    for _ in range(2):
+        with Ledger(tmp_path, "local", 0, 0):
+            pass
+    assert rows(tmp_path / FAILURES) == []
+    assert [row["path"] for row in rows(tmp_path / FAILURES_BEFORE)] == ["/1.wav"]
+
+
+def test_paths_are_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with Ledger(tmp_path, "local", 4, 0) as ledger:
+        for path in ("in/a.wav", "../b.wav", "s3://store/c.wav", "-"):
+            ledger.failed(path, AudioError("a"))
+    expected = [str(tmp_path / "here/in/a.wav"), str(tmp_path / "b.wav"), "s3://store/c.wav", "-"]
+    assert [row["path"] for row in rows(tmp_path / FAILURES)] == expected
 
 
 def test_a_run_that_is_interrupted_is_not_complete(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ class Putting:
             with self.bar.pause():
                 failure = outcome if isinstance(outcome, Exception) else self._put(index, outcome)
                 if failure is not None:
-                    self.ledger.failed(self.entries[index].path, failure)
+                    entry, name = self.entries[index], self.sink.name_of(index)
+                    self.ledger.failed(entry.path, failure, name=name, seconds=entry.claimed_seconds)
                     complain_of(failure)
             if failure is not None and fail_fast:
                 break

@@ -1,12 +1,15 @@
 """What became of each recording of a run, for whoever runs many: `failures.jsonl` and `runs.jsonl`.
 
 In: what succeeded and what failed, as it happens. Out: in a folder, a line for each failure of the last run
-(path, code, message), written at once, and a line for each run (counts, hours, speed), written at its end.
-Without a folder it only counts. It knows no model and no engine.
+(path, name, duration, code, message), written at once, and a line for each run (counts, hours, speed),
+written at its end. The failures are a manifest, by which they can be tried again from any working directory;
+those of the run before are kept beside them. Without a folder it only counts. It knows no model and no
+engine.
 """
 
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,10 +19,13 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from transduce.errors import TransduceError
+from transduce.sources import is_address
 
-__all__ = ["FAILURES", "RUNS", "Failure", "Ledger", "explained"]
+__all__ = ["FAILURES", "FAILURES_BEFORE", "RUNS", "Failure", "Ledger", "explained"]
 
 FAILURES = "failures.jsonl"
+FAILURES_BEFORE = "failures.before.jsonl"
+"""The failures of the last run that had any, but for this one: a retry may be interrupted."""
 RUNS = "runs.jsonl"
 
 Failure: TypeAlias = TransduceError | OSError
@@ -85,11 +91,14 @@ class Ledger:
         self.num_finished += 1
         self.audio_seconds += seconds
 
-    def failed(self, path: str, failure: Failure) -> None:
-        """One more recording has none."""
+    def failed(
+        self, path: str, failure: Failure, *, name: str | None = None, seconds: float | None = None
+    ) -> None:
+        """One more recording has none; `name` and `seconds` are a manifest's, where they are known."""
         code, message = explained(failure)
         self.codes[code] += 1
-        self._append(FAILURES, {"path": path, "code": code, "message": message})
+        known = {key: value for key, value in (("name", name), ("duration", seconds)) if value is not None}
+        self._append(FAILURES, {"path": _absolute(path), **known, "code": code, "message": message})
 
     @property
     def is_complete(self) -> bool:
@@ -117,7 +126,10 @@ class Ledger:
     def _begin_failures(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / FAILURES).write_bytes(b"")
+            failures = folder / FAILURES
+            if failures.is_file() and failures.stat().st_size:
+                failures.replace(folder / FAILURES_BEFORE)
+            failures.write_bytes(b"")
         except OSError as error:
             logger.warning("%s: cannot be written: %s", folder / FAILURES, error.strerror)
 
@@ -130,3 +142,8 @@ class Ledger:
                 file.write(json.dumps(row).encode("ascii") + b"\n")
         except OSError as error:
             logger.warning("%s: a line could not be written: %s", self.folder / name, error.strerror)
+
+
+def _absolute(path: str) -> str:
+    """A path that is the same from everywhere; standard input and addresses are as they are."""
+    return path if path == "-" or is_address(path) else os.path.abspath(path)

@@ -29,6 +29,7 @@ __all__ = [
     "StreamSink",
     "expand",
     "obstacle",
+    "output_names",
     "output_paths",
 ]
 
@@ -130,7 +131,16 @@ def _unreadable(path: Path, folder: Path, error: OSError) -> Input:
 
 
 def output_paths(inputs: Sequence[Input], folder: Path, formats: Sequence[str]) -> list[dict[str, Path]]:
-    """For each input, format -> file: `<stem>.<format>`, or `<name>.<format>` where stems collide.
+    """For each input, format -> file: its name and the format's extension."""
+    return [_files(folder, name, formats) for name in output_names(inputs)]
+
+
+def _files(folder: Path, name: Path, formats: Sequence[str]) -> dict[str, Path]:
+    return {f: folder / f"{name}.{f}" for f in formats}
+
+
+def output_names(inputs: Sequence[Input]) -> list[Path]:
+    """For each input the place of its results below the output folder: its stem, or name where stems collide.
 
     Should names still collide (the same file twice, or `a.wav` of two folders), they are numbered.
     """
@@ -139,7 +149,7 @@ def output_paths(inputs: Sequence[Input], folder: Path, formats: Sequence[str]) 
     names = [
         entry.relative if _key(stem) in shared else stem for entry, stem in zip(inputs, stems, strict=True)
     ]
-    return [{f: folder / f"{name}.{f}" for f in formats} for name in _distinct(names)]
+    return _distinct(names)
 
 
 def _distinct(names: Sequence[Path]) -> list[Path]:
@@ -194,6 +204,10 @@ class Sink(Protocol):
         """The inputs: with an error where results could not be put, done where nothing is left to put."""
         ...
 
+    def name_of(self, index: int) -> str | None:
+        """What the results of the input at `index` are called in a manifest; None where they are no files."""
+        ...
+
     def put(self, index: int, transcripts: Sequence[Result]) -> None:
         """Take what became of the input at `index`: one transcript, or one a channel."""
         ...
@@ -219,6 +233,9 @@ class StreamSink:
     def claim(self, inputs: Sequence[Input]) -> list[Input]:
         self.is_single = len(inputs) == 1
         return list(inputs)
+
+    def name_of(self, index: int) -> str | None:  # noqa: ARG002
+        return None
 
     def put(self, index: int, transcripts: Sequence[Result]) -> None:  # noqa: ARG002
         has_heading = self.format_name != "json" and not (self.is_single and len(transcripts) == 1)
@@ -257,10 +274,12 @@ class FileSink:
         self.overwrite = overwrite
         self.resume = resume
         self.channel = channel
+        self.names: list[Path] = []
         self.paths: list[Mapping[str, Path]] = []
 
     def claim(self, inputs: Sequence[Input]) -> list[Input]:
-        self.paths = list(output_paths(inputs, self.folder, self.formats))
+        self.names = output_names(inputs)
+        self.paths = [_files(self.folder, name, self.formats) for name in self.names]
         return [self._checked(entry, paths) for entry, paths in zip(inputs, self.paths, strict=True)]
 
     def _checked(self, entry: Input, paths: Mapping[str, Path]) -> Input:
@@ -276,6 +295,9 @@ class FileSink:
         if self.overwrite or self.resume or path is None:
             return None
         return FileExistsError(errno.EEXIST, "exists already; --overwrite replaces it", str(path))
+
+    def name_of(self, index: int) -> str | None:
+        return self.names[index].as_posix()
 
     def put(self, index: int, transcripts: Sequence[Result]) -> None:
         files = {
