@@ -5,7 +5,7 @@
 Reads "BATCH" lines; for each it recognises the folder's clips in batches of that size, and answers with one
 line of JSON: seconds in all, in the decoder where that can be told, and the tokens of every clip. Seconds
 are CPU time of the process where it has one thread. Whatever else a library prints goes to stderr.
-It uses nothing of this project but the way `transduce:...`.
+It uses nothing of this project but in the ways `transduce:...` and `plain-loop`.
 """
 
 import json
@@ -95,9 +95,39 @@ def gigaam_decoder(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
     head.load_state_dict(state)
     decoding = RNNTGreedyDecoding(pieces, max_symbols_per_step=1)
     decoding.tokenizer.decode = lambda ids: [pieces[i] for i in ids]
-    encoded = torch.from_numpy(np.load(folder / "encoded.npy"))  # [num, D, T]
-    lengths = torch.full((len(encoded),), encoded.shape[2])
+    return on_frames(folder, lambda encoded, lengths: decoding.decode(head, encoded, lengths))
 
+
+def plain_loop(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
+    """A loop over the frames of a whole batch in plain torch (`baselines.py`), on frames that are given."""
+    import pickle
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    import torch
+
+    from transduce.types import TransducerWeights
+
+    torch.set_num_threads(threads)
+    spec: Any = spec_from_file_location("baselines", Path(__file__).with_name("baselines.py"))
+    baselines = module_from_spec(spec)
+    spec.loader.exec_module(baselines)
+    with model_of(folder, "plain-loop").open("rb") as file:
+        made = pickle.load(file)
+    head, pieces = made.spec.head, made.tokenizer.pieces
+    loop = baselines.PlainLoop(TransducerWeights.of(made.weights, head), head, torch.device("cpu"))
+
+    def decode(encoded: Any, lengths: Any) -> list[list[str]]:
+        return [[pieces[i] for i in labels] for labels in loop(encoded.transpose(1, 2), lengths)]
+
+    return on_frames(folder, decode)
+
+
+def on_frames(folder: Path, decode: Callable[[Any, Any], list[list[str]]]) -> Callable[[list[Any]], Result]:
+    """Decoding alone, of the frames `[B, D, T]` of as many clips as are asked for, one after the other."""
+    import torch
+
+    encoded = torch.from_numpy(np.load(folder / "encoded.npy"))
+    lengths = torch.full((len(encoded),), encoded.shape[2])
     first = 0
 
     def run(clips: list[Any]) -> Result:
@@ -105,7 +135,7 @@ def gigaam_decoder(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
         rows = slice(first, first + len(clips))
         first = rows.stop % len(encoded)
         started = clock()
-        found = decoding.decode(head, encoded[rows], lengths[rows])
+        found = decode(encoded[rows], lengths[rows])
         return found, clock() - started
 
     return run
@@ -204,6 +234,7 @@ def main() -> None:
     makers: dict[str, Callable[[], Callable[[list[Any]], Result]]] = {
         "onnx-asr": lambda: onnx_asr(folder, threads),
         "gigaam-decoder": lambda: gigaam_decoder(folder, threads),
+        "plain-loop": lambda: plain_loop(folder, threads),
         "sherpa-onnx": lambda: sherpa_onnx(folder, threads),
         "nemo": lambda: nemo(folder, threads),
         "transduce": lambda: transduce(folder, threads, *way.split(":")[1:]),

@@ -58,6 +58,8 @@ TRAINED = (
     "transduce:openvino:auto:auto",
 )
 """Of a model that is there, with the head that is its own."""
+DECODERS = ("gigaam-decoder", "plain-loop")
+"""Ways that get encoder frames; the second, in plain torch, runs if it is asked for."""
 PEERS = {"onnx-asr": "onnx-asr", "gigaam-decoder": "gigaam", "sherpa-onnx": "sherpa-onnx", "nemo": "nemo"}
 """Way -> its virtual environment."""
 
@@ -120,7 +122,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
             spec, name = replace(made.spec, head=head), f"int8-{head.kind}"
             export(spec, weights, made.tokenizer, folder / name, precision="int8", calibration=other)
     write_for_peers(made, folder / "upstream", folder / "sherpa")
-    paths = {"transduce": "checkpoint.pickle", "gigaam-decoder": "head.npz"}
+    paths = dict.fromkeys(("transduce", "plain-loop"), "checkpoint.pickle") | {"gigaam-decoder": "head.npz"}
     paths |= {"onnx-asr": "upstream", "sherpa-onnx": "sherpa"}
     write_models(folder, {way: folder / name for way, name in paths.items()})
 
@@ -336,7 +338,7 @@ def plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [row for row in rows if row["way"] != "gigaam-decoder"]
+    shown = [row for row in rows if row["way"] not in DECODERS]
     figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.45 * len(shown)), layout="constrained")
     colours = ["tab:blue" if row["way"].startswith("transduce") else "tab:gray" for row in shown]
     bars = axes.barh([row["way"] for row in shown], [row["seconds"] for row in shown], color=colours)
@@ -376,7 +378,7 @@ def main() -> None:
     base = next((row["seconds"] for row in rows if row["way"] == "onnx-asr"), None)
     print(f"{'way':34} {'seconds':>8} {'decoder':>8} {'labels':>7} {'same':>6}  x onnx-asr")
     for row in rows:
-        ratio = f"{base / row['seconds']:.2f}" if base and row["way"] != "gigaam-decoder" else "-"
+        ratio = f"{base / row['seconds']:.2f}" if base and row["way"] not in DECODERS else "-"
         print(
             f"{row['way']:34} {row['seconds']:8.2f} {row['decoder']:8.3f} {row['labels']:7} "
             f"{row['clips with the same tokens']:>6}  {ratio}"
