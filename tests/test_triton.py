@@ -5,6 +5,7 @@ The recogniser is one of clicks, so that every answer is known; `test_triton_ser
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -327,6 +328,13 @@ def test_errors_have_codes(error: Exception, status: str, code: str) -> None:
 
 # The command
 
+DEMO_ONNX = DEMO.parent / "onnx"
+
+
+def plain(output: str) -> str:
+    """A message without the box that it is drawn in."""
+    return " ".join(output.replace("│", " ").split())
+
 
 def run(*arguments: object) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["triton", *map(str, arguments)])
@@ -382,7 +390,7 @@ def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None
     config = tmp_path / "transduce" / "config.pbtxt"
     before = config.read_text(encoding="utf-8")
     code, output = run("demo", tmp_path, "--instances", 2)
-    assert code == 3
+    assert code == 2
     assert "--overwrite" in output
     assert config.read_text(encoding="utf-8") == before
     assert run("demo", tmp_path, "--instances", 2, "--overwrite")[0] == 0
@@ -399,6 +407,9 @@ def test_a_model_that_is_there_is_replaced_only_if_asked(tmp_path: Path) -> None
         (("demo", "--backend", "tensorrt"), 2, "tensorrt"),
         (("demo", "--device", "tpu"), 2, "--device"),
         (("demo", "--instances", "0"), 2, "--instances"),
+        (("demo", "--instances", "100000"), 2, "--instances"),
+        (("demo", "--max-batch-audio-seconds", "1e300"), 2, "--max-batch-audio-seconds"),
+        (("demo", "--name", "x" * 300), 2, "--name"),
         (("demo", "--head", "rnnt"), 3, "no rnnt head"),
     ],
 )
@@ -409,7 +420,49 @@ def test_what_cannot_be_written_is_said(
     found, output = run(model, tmp_path / "r", *options)
     assert found == code
     assert message in output
-    assert not list((tmp_path / "r").glob("*"))
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("kind", ["notes", "link", "file"])
+def test_only_models_are_replaced(tmp_path: Path, kind: str) -> None:
+    """Not a folder of something else, a link to one, or a file, though --overwrite is given."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("years of work")
+    target = tmp_path / "r" / "transduce"
+    target.parent.mkdir()
+    if kind == "notes":
+        other.rename(target)
+    elif kind == "link":
+        target.symlink_to(other)
+    else:
+        target.write_text("years of work")
+    code, output = run("demo", tmp_path / "r", "--overwrite")
+    assert code == 2
+    assert "no model of Triton" in plain(output)
+    assert (target if kind == "file" else target / "notes.txt").read_text() == "years of work"
+
+
+def test_a_file_is_no_model_repository(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("")
+    code, output = run("demo", tmp_path / "r")
+    assert code == 2
+    assert "is no folder" in plain(output)
+
+
+def test_a_model_in_a_folder_called_as_the_deployed_file(tmp_path: Path) -> None:
+    shutil.copytree(DEMO_ONNX, tmp_path / "model.py")
+    assert run(tmp_path / "model.py", tmp_path / "r", "--backend", "onnx")[0] == 0
+    model = tmp_path / "r" / "transduce" / "1"
+    assert sorted(path.name for path in model.iterdir()) == ["model", "model.py"]
+
+
+def test_a_precision_that_an_export_cannot_have_names_the_export(tmp_path: Path) -> None:
+    code, output = run(DEMO_ONNX, tmp_path / "r", "--backend", "onnx", "--precision", "int8")
+    assert code == 3
+    assert str(DEMO_ONNX) in output
+    assert ".transduce-" not in output
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ the model cannot be read or run, or the disk is full. `register` adds the comman
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,12 +18,17 @@ from transduce.batching import BATCH_SECONDS
 from transduce.cli_options import Backend, Head, Offline, Precision, Threads, choice_of
 from transduce.errors import TransduceError, import_extra
 from transduce.hub.progress import silent
-from transduce.triton.settings import Settings
+from transduce.triton.settings import MOST_BATCH_SECONDS, Settings
 
 __all__ = ["register", "triton"]
 
 UNUSABLE = 3
 """Exit code."""
+
+MOST_INSTANCES = 256
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}"
+"""A folder's name, with room below the 255 bytes that file systems take."""
 
 
 def triton(
@@ -33,13 +40,20 @@ def triton(
         Literal["cpu", "cuda"], typer.Option(envvar="TRANSDUCE_DEVICE", help="What the instances run on.")
     ] = "cpu",
     instances: Annotated[
-        int, typer.Option(envvar="TRANSDUCE_INSTANCES", min=1, help="Processes; with cuda, on each GPU.")
+        int,
+        typer.Option(
+            envvar="TRANSDUCE_INSTANCES",
+            min=1,
+            max=MOST_INSTANCES,
+            help="Processes; with cuda, on each GPU.",
+        ),
     ] = 1,
     max_batch_audio_seconds: Annotated[
         float,
         typer.Option(
             envvar="TRANSDUCE_MAX_BATCH_AUDIO_SECONDS",
             min=1,
+            max=MOST_BATCH_SECONDS,
             help="Audio recognised at once, of all requests.",
         ),
     ] = BATCH_SECONDS,
@@ -73,8 +87,10 @@ def triton(
     name = _checked_name(name or ("transduce_stream" if stream else "transduce"))
     try:
         import_extra("onnx", "cpu")
-        from transduce.triton.repository import Deployment, write
+        from transduce.triton.repository import Deployment, check_target, write
 
+        with _usage():
+            check_target(folder, name, overwrite=overwrite)
         settings = Settings("", backend, precision, head, threads or 0, max_batch_audio_seconds)
         deployment = Deployment(name, stream, device, instances, settings)
         messages = replace(hub.Settings.from_environment(), announce=_complain, progress=silent)
@@ -91,9 +107,17 @@ def register(app: typer.Typer) -> None:
 
 
 def _checked_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise typer.BadParameter(f"--name {name!r} is not of letters, digits, _, - and .")
+    if not re.fullmatch(NAME, name):
+        raise typer.BadParameter(f"--name {name!r} is not of letters, digits, _, - and ., at most 200")
     return name
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _complain(text: str) -> None:

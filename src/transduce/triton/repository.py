@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from transduce import hub
-from transduce.errors import ResourceError, TransduceError, UnsupportedModelError
+from transduce.errors import ResourceError, TransduceError
 from transduce.onnx.export import export
 from transduce.transcriber import read_checkpoint
 from transduce.triton.loading import load
@@ -27,10 +27,12 @@ from transduce.triton.outputs import OUTPUTS
 from transduce.triton.settings import Settings
 from transduce.types import ModelSpec
 
-__all__ = ["Deployment", "configuration", "write"]
+__all__ = ["Deployment", "check_target", "configuration", "write"]
 
 MODEL = "model"
 VERSION = "1"
+DEPLOYED = "model.py"
+CONFIGURATION = "config.pbtxt"
 TOKENIZERS = "*_tokenizer.model"
 """Of GigaAM's checkpoints, which may need one beside them."""
 MAX_ROWS = 64
@@ -63,30 +65,50 @@ def write(
 ) -> ModelSpec:
     """Write a model below `folder`, load it once to see that it works, and tell what it is.
 
-    Raises UnsupportedModelError if there is a model of that name and it may not be replaced, ResourceError
-    when the disk is full, and what `load_model` raises.
+    Raises what `check_target` raises, ResourceError when the disk is full, and what `load_model` raises.
     """
-    target = folder / deployment.name
-    if target.exists() and not overwrite:
-        raise UnsupportedModelError(
-            f"{target} is there: choose another --name, or replace it with --overwrite"
-        )
-    with _disk_errors(target):
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".transduce-", dir=folder) as made:
-            new = Path(made, deployment.name)
-            version = new / VERSION
-            version.mkdir(parents=True)
-            path = _put_model(model, version, deployment.settings, offline, hub_settings)
-            deployment = replace(deployment, settings=replace(deployment.settings, model=path))
-            spec = _checked(version, deployment.settings)
-            deployed = files("transduce.triton").joinpath("model.py")
-            (version / "model.py").write_bytes(deployed.read_bytes())
-            (new / "config.pbtxt").write_text(configuration(deployment), encoding="utf-8")
-            if target.exists():
-                os.replace(target, Path(made, "old"))
-            os.replace(new, target)
+    target = check_target(folder, deployment.name, overwrite=overwrite)
+    with _disk_errors(target), _made(folder), TemporaryDirectory(prefix=".transduce-", dir=folder) as made:
+        new = Path(made, deployment.name)
+        version = new / VERSION
+        version.mkdir(parents=True)
+        path = _put_model(model, version, deployment.settings, offline, hub_settings)
+        deployment = replace(deployment, settings=replace(deployment.settings, model=path))
+        spec = _checked(version, deployment.settings, model)
+        deployed = files("transduce.triton").joinpath(DEPLOYED)
+        (version / DEPLOYED).write_bytes(deployed.read_bytes())
+        (new / CONFIGURATION).write_text(configuration(deployment), encoding="utf-8")
+        if target.exists():
+            os.replace(target, Path(made, "old"))
+        os.replace(new, target)
     return spec
+
+
+def check_target(folder: Path, name: str, *, overwrite: bool) -> Path:
+    """Where a model goes. ValueError where something is that may not be replaced."""
+    target = folder / name
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder")
+    if os.path.lexists(target) and (target.is_symlink() or not (target / CONFIGURATION).is_file()):
+        raise ValueError(
+            f"{target} is there and is no model of Triton's ({CONFIGURATION}): choose another name"
+        )
+    if target.exists() and not overwrite:
+        raise ValueError(f"{target} is there: choose another --name, or replace it with --overwrite")
+    return target
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder; one that was not there before and holds nothing after an error is taken away again."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def _put_model(
@@ -94,16 +116,16 @@ def _put_model(
 ) -> str:
     """Put the model's files into the folder of the version; what is to be loaded there.
 
-    A folder keeps its name, since models of other tools may be called by it.
+    A folder keeps its name, since models of other tools may be called by it, unless Triton needs the name.
     """
     engines = ("torch",) if settings.backend == "torch" else hub.installed_engines()
     path = hub.resolve(
         model, engines=engines, precision=settings.precision, offline=offline, settings=hub_settings
     )
     if path.is_dir():
-        return _copied(path.iterdir(), version / path.resolve().name).name
+        return _copied(path.iterdir(), version / _folder_name(path)).name
     if path.suffix == ".onnx":
-        return f"{_copied(path.parent.iterdir(), version / path.parent.resolve().name).name}/{path.name}"
+        return f"{_copied(path.parent.iterdir(), version / _folder_name(path.parent)).name}/{path.name}"
     if settings.backend == "torch":
         return f"{_copied([path, *path.parent.glob(TOKENIZERS)], version / MODEL).name}/{path.name}"
     checkpoint = read_checkpoint(model, head=settings.head, offline=offline)
@@ -111,6 +133,11 @@ def _put_model(
     precision = "fp32" if settings.backend == "openvino" else settings.precision  # it rounds by itself
     export(spec, checkpoint.weights, tokenizer, version / MODEL, precision=precision)
     return MODEL
+
+
+def _folder_name(source: Path) -> str:
+    name = source.resolve().name
+    return MODEL if name == DEPLOYED else name
 
 
 def _copied(paths: Iterable[Path], folder: Path) -> Path:
@@ -122,10 +149,13 @@ def _copied(paths: Iterable[Path], folder: Path) -> Path:
     return folder
 
 
-def _checked(version: Path, settings: Settings) -> ModelSpec:
-    """The spec of what was put there; it must load, if only on a CPU."""
-    with load(version, settings, "cpu", 1) as model:
-        return model.spec
+def _checked(version: Path, settings: Settings, source: str) -> ModelSpec:
+    """The spec of what was put there; it must load, if only on a CPU. Errors name the source of the copy."""
+    try:
+        with load(version, settings, "cpu", 1) as model:
+            return model.spec
+    except TransduceError as error:
+        raise type(error)(str(error).replace(str(version / settings.model), source)) from error
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from transduce.batching import BATCH_SECONDS
 from transduce.errors import UnsupportedModelError
 from transduce.onnx.threads import MOST_THREADS
 
-__all__ = ["Settings"]
+__all__ = ["MOST_BATCH_SECONDS", "Settings"]
+
+MOST_BATCH_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Settings:
             precision=_text(parameters, "precision"),
             head=_text(parameters, "head"),
             threads=int(_number(parameters, "threads", 0, MOST_THREADS)),
-            batch_seconds=_number(parameters, "max_batch_audio_seconds", 1),
+            batch_seconds=_number(parameters, "max_batch_audio_seconds", 1, MOST_BATCH_SECONDS),
             max_audio_seconds=_number(parameters, "max_audio_seconds", 1),
             max_requests=int(_number(parameters, "max_requests", 1)),
         )
