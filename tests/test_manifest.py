@@ -95,9 +95,15 @@ def test_marks_empty_lines_and_names_that_are_no_text(tmp_path: Path) -> None:
         ('{"path": "a.wav", "name": "../a"}', '"name" is no relative path'),
         ('{"path": "a.wav", "name": "/a"}', '"name" is no relative path'),
         ('{"path": "a.wav", "name": ""}', '"name" is no relative path'),
+        ('{"path": "a.wav", "name": "\\ud800"}', 'line 1: "name" is no relative path'),
+        ('{"path": "\\ud800.wav"}', 'line 1: "path" is missing or no path'),
+        ('{"path": "a.wav", "duration": 1' + "0" * 400 + "}", 'line 1: "duration" is no number'),
+        ('{"path": "a.wav", "duration": ' + "1" * 5000 + "}", "line 1: is no JSON that can be read"),
+        ('{"path": "a.wav"}\n' + "[" * 100_000, "line 2: is no JSON that can be read: it is nested too deep"),
         ('{"path": "a.wav", "name": 1}', '"name" is no relative path'),
         ("\n\n", "lists no recordings"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_what_is_no_manifest_is_refused_with_its_line(tmp_path: Path, content: str, reason: str) -> None:
     path = tmp_path / "files.jsonl"

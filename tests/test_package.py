@@ -26,7 +26,7 @@ LAYERS = (
     {"errors", "types"},
     {"media", "memory", "mixing", "sources"},
     {"audio", "background", "batching", "features", "greedy", "guarded", "hub", "segmentation"},
-    {"ledger", "remote", "tokenizer", "writers"},
+    {"json_lines", "ledger", "remote", "tokenizer", "writers"},
     {"longform", "transcript", "words"},
     {"nn", "onnx", "recognizing"},
     {"checkpoints", "choice", "pipeline"},

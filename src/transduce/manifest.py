@@ -7,17 +7,16 @@ deepest one that all recordings share. Relative paths are those of the manifest'
 passed over. No recording is opened here.
 """
 
-import json
-import math
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from transduce.json_lines import objects, seconds_of
 from transduce.outputs import Input
 from transduce.remote import read_text
-from transduce.sources import is_address
+from transduce.sources import is_address, is_path
 
 __all__ = ["read_manifest"]
 
@@ -32,36 +31,22 @@ def read_manifest(location: str) -> list[Input]:
         text = read_text(location)
     except UnicodeDecodeError as error:
         raise ValueError(f"{location} is not text in UTF-8: {error.reason} at byte {error.start}") from error
-    rows = list(_rows(location, text))
+    lines = enumerate(text.split("\n"), start=1)
+    rows = list(objects(location, ((number, line) for number, line in lines if line.strip())))
     if not rows:
         raise ValueError(f"{location} lists no recordings")
     return _placed([_input(location, place, row) for place, row in rows])
 
 
-def _rows(location: str, text: str) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Each object, and where it stands."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{location}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{place}: is not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f'{place}: is no JSON object like {{"path": "talk.wav"}}')
-        yield place, row
-
-
 def _input(location: str, place: str, row: Mapping[str, object]) -> Input:
     """One recording; its `relative` is empty where the line does not name its result."""
     path = row.get("path", row.get("audio_filepath"))
-    if not isinstance(path, str) or not path or "\0" in path:
+    if not isinstance(path, str) or not is_path(path):
         raise ValueError(f'{place}: "path" is missing or no path')
     if row.get("offset"):
         raise ValueError(f'{place}: "offset" asks for a part of a file; only whole recordings are taken')
     relative = _named(place, row.get("name"), PurePosixPath(path).suffix)
-    return Input(_joined(location, path), relative, claimed_seconds=_duration(place, row))
+    return Input(_joined(location, path), relative, claimed_seconds=seconds_of(place, row, "duration"))
 
 
 def _joined(location: str, path: str) -> str:
@@ -77,21 +62,10 @@ def _named(place: str, name: object, extension: str) -> Path:
     """The place of a result that has a name; results take the place of the extension."""
     if name is None:
         return Path()
-    parts = PurePosixPath(name).parts if isinstance(name, str) and "\0" not in name else ()
+    parts = PurePosixPath(name).parts if isinstance(name, str) and is_path(name) else ()
     if not parts or ".." in parts or Path(*parts).is_absolute():
         raise ValueError(f'{place}: "name" is no relative path below the output folder: {name!r}')
     return Path(*parts[:-1], parts[-1] + (extension or ".audio"))
-
-
-def _duration(place: str, row: Mapping[str, object]) -> float | None:
-    seconds = row.get("duration")
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise ValueError(f'{place}: "duration" is no number of seconds: {seconds!r}')
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f'{place}: "duration" is no number of seconds: {seconds!r}')
-    return float(seconds)
 
 
 def _placed(inputs: Sequence[Input]) -> list[Input]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from transduce.errors import AudioError, ResourceError, TransduceError
 
-__all__ = ["AudioSource", "describe_source", "error_of_address", "is_address", "opened_source"]
+__all__ = ["AudioSource", "describe_source", "error_of_address", "is_address", "is_path", "opened_source"]
 
 T = TypeVar("T")
 
@@ -47,6 +47,14 @@ def describe_source(source: AudioSource) -> str:
 def is_address(name: str) -> bool:
     """Whether a name is that of something on a network (`https://...`, `s3://...`), and no path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", name) is not None
+
+
+def is_path(name: str) -> bool:
+    """Whether a file may be called so: something, without a null character, in the system's encoding."""
+    try:
+        return bool(name) and b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON can write it
+        return False
 
 
 def error_of_address(name: str) -> AudioError:

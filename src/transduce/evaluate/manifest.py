@@ -11,13 +11,13 @@ In: a path. Out: `Utterance`s in order. Three forms are told apart by what they 
 Relative paths are those of the manifest's folder. No recording is opened here.
 """
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transduce.json_lines import objects, seconds_of
 from transduce.outputs import expand
+from transduce.sources import error_of_address, is_address, is_path
 
 __all__ = ["Utterance", "read_manifest"]
 
@@ -96,14 +96,7 @@ def _is_json(lines: Sequence[tuple[int, str]]) -> bool:
 
 
 def _of_json(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[Utterance]:
-    for number, line in lines:
-        place = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{place}: is not JSON: {error.msg} at column {error.colno}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{place}: is not a JSON object")
+    for place, row in objects(str(path), lines):
         yield _utterance(path, place, row)
 
 
@@ -132,29 +125,17 @@ def _header(cells: Sequence[str]) -> dict[str, int]:
 
 def _utterance(manifest: Path, place: str, row: Mapping[str, object]) -> Utterance:
     audio, text = row.get("audio_filepath"), row.get("text")
-    if not isinstance(audio, str) or not audio:
-        raise ValueError(f'{place}: "audio_filepath" is missing or no text')
+    if not isinstance(audio, str) or not is_path(audio):
+        raise ValueError(f'{place}: "audio_filepath" is missing or no path')
+    if is_address(audio):
+        raise ValueError(f"{place}: {error_of_address(audio)}")
     if not isinstance(text, str):
-        raise ValueError(f'{place}: "text" is missing or no text')
-    start = _seconds(place, row, "offset")
+        raise ValueError(f'{place}: "text" is {"missing" if text is None else f"no string: {text!r:.60}"}')
+    start = seconds_of(place, row, "offset")
     return Utterance(
         name=audio if not start else f"{audio} from {start:g} s",
         path=manifest.parent / audio,
         text=text,
         start_seconds=start,
-        duration_seconds=_seconds(place, row, "duration"),
+        duration_seconds=seconds_of(place, row, "duration"),
     )
-
-
-def _seconds(place: str, row: Mapping[str, object], key: str) -> float | None:
-    """A number of seconds, also one written as text; None where there is none."""
-    value = row.get(key)
-    if value is None:
-        return None
-    try:
-        seconds = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except (ValueError, OverflowError):
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f'{place}: "{key}" is no number of seconds: {value!r}')
-    return seconds
