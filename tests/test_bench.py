@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import ROOT
+from fakes import write_wav
+from support import DEMO, ROOT
 from typer.testing import CliRunner
 
 from transduce import bench, synthetic
@@ -29,6 +30,20 @@ def measured(choice: Choice, plan: Plan = PLAN) -> bench.Measurement:
 
 
 # Measurements
+
+
+def test_stages_are_those_of_the_model_when_auto_has_no_choice() -> None:
+    """An fp32 folder in onnxruntime stays so on any CPU; its parts are timed, the reason is said."""
+    found = measure(
+        str(DEMO.parent / "onnx"),
+        Choice("onnx", precision="auto", threads=1),
+        clips_of(DIGITS, PLAN, 16000),
+        PLAN,
+    )
+    assert [name for name in found.stages if name in (*INSIDE, "one graph")] == INSIDE
+    assert found.decoder_share is not None
+    assert found.precision == "fp32"
+    assert "no other" in found.notes["why this precision"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +114,12 @@ def test_without_a_recording_clips_are_noise() -> None:
     clips = clips_of(None, Plan(batch=2, seconds=1.0), 16000)
     assert [len(clip) for clip in clips] == [16000] * 2
     assert 0.01 < float(np.abs(clips[0]).mean()) < 0.5
+
+
+def test_silence_is_nothing_to_measure(tmp_path: Path) -> None:
+    silent = write_wav(tmp_path / "silence.wav", np.zeros(16000, np.float32))
+    with pytest.raises(AudioError, match=r"silence\.wav: nothing in it is louder"):
+        clips_of(silent, PLAN, 16000)
 
 
 def test_what_is_no_recording_is_an_error(tmp_path: Path) -> None:
@@ -191,10 +212,15 @@ def test_a_model_or_a_size_is_needed(arguments: tuple[str, ...]) -> None:
     assert "gigaam-v3-ctc" in found.output
 
 
-def test_unknown_sizes_and_missing_files_end_with_3() -> None:
+def test_an_unknown_size_is_usage() -> None:
     with pytest.raises(UnsupportedModelError, match="use one of gigaam-v3-rnnt"):
         bench.synthetic_checkpoint("whisper")
-    assert run("--synthetic", "whisper").exit_code == 3
+    found = run("--synthetic", "whisper")
+    assert found.exit_code == 2
+    assert "gigaam-v3-rnnt" in found.output
+
+
+def test_missing_files_end_with_3() -> None:
     assert run("none.nemo").exit_code == 3
     assert run("demo", "--audio", "none.wav").exit_code == 3
 

@@ -23,8 +23,15 @@ import numpy as np
 from transduce import audio, synthetic, words
 from transduce.checkpoints import Checkpoint
 from transduce.choice import Choice
-from transduce.errors import MissingExtraError, TransduceError, UnsupportedModelError, import_extra
+from transduce.errors import (
+    AudioError,
+    MissingExtraError,
+    TransduceError,
+    UnsupportedModelError,
+    import_extra,
+)
 from transduce.evaluate import describe_machine
+from transduce.segmentation import SILENCE_DB
 from transduce.transcriber import Model, backend_of, load_model
 from transduce.types import FloatArray, Hypothesis, ModelSpec
 
@@ -99,11 +106,15 @@ class _Staged(Protocol):
 
 
 def clips_of(source: str | Path | None, plan: Plan, sample_rate: int) -> list[FloatArray]:
-    """A batch of clips: a recording from other places each, or noise. AudioError for what is no audio."""
+    """A batch of clips: a recording from other places each, or noise. AudioError for no audio, or silence."""
     size = round(plan.seconds * sample_rate)
     if source is None:
         return [synthetic.noise(size, seed) for seed in range(plan.batch)]
     samples = audio.load(source, rate=sample_rate).samples
+    if np.max(np.abs(samples), initial=0.0) < 10 ** (SILENCE_DB / 20):
+        raise AudioError(
+            f"{source}: nothing in it is louder than {SILENCE_DB} dB: give a recording of speech"
+        )
     whole = np.resize(samples, max(size, len(samples)))  # a short one is repeated
     starts = [row * len(whole) // plan.batch for row in range(plan.batch)]
     return [np.roll(whole, -start)[:size].copy() for start in starts]

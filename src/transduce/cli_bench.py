@@ -86,6 +86,8 @@ def bench(
     """
     if (model is None) == (synthetic is None):
         raise typer.BadParameter("give a MODEL, or --synthetic with one of: " + ", ".join(SIZES))
+    if synthetic is not None and synthetic not in SIZES:
+        raise typer.BadParameter(f"--synthetic {synthetic!r} is none of: " + ", ".join(SIZES))
     plan = Plan(batch, seconds, rounds)
     choice = choice_of(backend, device, precision, head, decoder, threads)
     try:

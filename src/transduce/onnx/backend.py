@@ -83,11 +83,10 @@ class OnnxBackend:
         `precision` is what OpenVINO computes an fp32 export in.
         """
         path, spec = exported.model, exported.spec
+        picked = _of_files(precision, exported.precision, engine)
         if engine == "onnx":
-            picked = Pick(exported.precision)
             session: Runner = Session.open(path, str(path), device=device, threads=threads)
         else:
-            picked = _of_files(precision, exported.precision)
             opened = ForeignModel.open(path)
             session = _session(opened, spec, str(path), picked, engine, device, threads)
         return cls(spec, session, _notes(spec, picked, exported.window))
@@ -108,8 +107,7 @@ class OnnxBackend:
         """Another tool's files; `weights` are the front end's. Raises CheckpointError, DeviceError."""
         fit = inline.fit(spec, parts, window or loop.default_window(spec.head))
         built = inline.build(spec, weights, parts, fit.window)
-        stored = "int8" if ".int8" in parts.encoder.path.name else "fp32"
-        picked = _of_files(precision, stored) if engine == "openvino" else Pick("as exported")
+        picked = _of_files(precision, _stored_in(parts, engine), engine)
         session = _session(built, spec, str(parts.encoder.path), picked, engine, device, threads)
         backend = cls(spec, session, _notes(spec, picked, fit.window), fit.lanes)
         backend._try_lanes()
@@ -224,9 +222,18 @@ def _session(
     return Session.of_graph(model, source, device=device, threads=threads)
 
 
-def _of_files(wanted: str, stored: str) -> Pick:
-    """What OpenVINO computes files in: fp32 ones as it is told, others as they are."""
-    return pick(wanted, "openvino") if stored == "fp32" else Pick(stored)
+def _stored_in(parts: inline.Parts, engine: Engine) -> str:
+    """The precision of another tool's files; only OpenVINO need know it."""
+    if engine != "openvino":
+        return "as exported"
+    return "int8" if ".int8" in parts.encoder.path.name else "fp32"
+
+
+def _of_files(wanted: str, stored: str, engine: Engine) -> Pick:
+    """What files are computed in: OpenVINO does fp32 ones as it is told, all else stays as it is stored."""
+    if engine == "openvino" and stored == "fp32":
+        return pick(wanted, engine)
+    return Pick(stored, "these files hold it, and no other" if wanted == "auto" else "")
 
 
 def _notes(spec: ModelSpec, picked: Pick, window: int) -> dict[str, str]:
