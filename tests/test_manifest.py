@@ -65,9 +65,34 @@ def test_a_name_is_where_the_result_goes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_recording_that_is_listed_twice_has_two_results(tmp_path: Path) -> None:
+def test_a_recording_that_is_listed_twice_has_two_results_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [{"path": "/data/1.wav"}, {"path": "/data/1.wav"}]
     assert results(read_manifest(written(tmp_path, *rows))) == ["out/1.wav.txt", "out/1.wav-2.txt"]
+    location = tmp_path / "files.jsonl"
+    (warning,) = caplog.messages
+    assert warning == f"{location}, line 2: is the recording of {location}, line 1 again"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"path": "/data/1.wav", "name": "calls/v1.2"}, {"path": "/data/2.mp3", "name": "calls/v1.2"}),
+        ({"path": "/data/1.wav", "name": "A"}, {"path": "/data/2.wav", "name": "a"}),
+        ({"path": "/data/1.wav", "name": "2"}, {"path": "/data/2.wav"}),
+        ({"path": "/data/2.wav"}, {"path": "/data/1.flac", "name": "./2"}),
+    ],
+    ids=str,
+)
+def test_a_name_is_one_results_alone(tmp_path: Path, first: dict[str, str], second: dict[str, str]) -> None:
+    """Names that differ in case are one file to some systems."""
+    location = written(tmp_path, {"path": "/data/0.wav"}, first, second)
+    with pytest.raises(ValueError, match="result") as caught:
+        read_manifest(location)
+    message = str(caught.value)
+    assert message.startswith(f'{location}, line 3: its result would be "')
+    assert message.endswith(f"as that of {location}, line 2")
 
 
 def test_marks_empty_lines_and_names_that_are_no_text(tmp_path: Path) -> None:

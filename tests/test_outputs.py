@@ -224,6 +224,26 @@ def test_what_exists_is_replaced_when_asked(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "one two\n"
 
 
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}], ids=str)
+def test_a_folder_with_the_name_of_a_result_is_no_result(tmp_path: Path, options: dict[str, bool]) -> None:
+    sink = FileSink(tmp_path, ("txt",), tokens=False, **options)
+    (tmp_path / "a.txt").mkdir()
+    (entry,) = sink.claim(named("a.wav"))
+    assert (type(entry.error), entry.is_done) == (IsADirectoryError, False)
+    assert entry.error.filename == str(tmp_path / "a.txt")
+    with pytest.raises(IsADirectoryError):
+        sink.put(0, [transcript()])
+
+
+def test_a_link_to_nothing_is_no_finished_result(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, ("txt",), tokens=False, resume=True)
+    (tmp_path / "a.txt").symlink_to(tmp_path / "lost.txt")
+    (entry,) = sink.claim(named("a.wav"))
+    assert entry.is_open
+    sink.put(0, [transcript()])
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "one two\n"
+
+
 def test_what_has_come_in_the_meantime_is_not_replaced(tmp_path: Path) -> None:
     sink = file_sink(tmp_path, "json", "txt")
     sink.claim(named("a.wav"))

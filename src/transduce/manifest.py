@@ -7,6 +7,7 @@ deepest one that all recordings share. Relative paths are those of the manifest'
 passed over. No recording is opened here.
 """
 
+import logging
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from transduce.remote import read_text
 from transduce.sources import is_address, is_path
 
 __all__ = ["read_manifest"]
+
+logger = logging.getLogger("transduce")
 
 
 def read_manifest(location: str) -> list[Input]:
@@ -35,7 +38,10 @@ def read_manifest(location: str) -> list[Input]:
     rows = list(objects(location, ((number, line) for number, line in lines if line.strip())))
     if not rows:
         raise ValueError(f"{location} lists no recordings")
-    return _placed([_input(location, place, row) for place, row in rows])
+    inputs = [_input(location, place, row) for place, row in rows]
+    placed = _placed(inputs)
+    _check_places([place for place, _ in rows], [bool(entry.relative.name) for entry in inputs], placed)
+    return placed
 
 
 def _input(location: str, place: str, row: Mapping[str, object]) -> Input:
@@ -96,3 +102,17 @@ def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     first, last = min(folders), max(folders)
     pairs = enumerate(zip(first, last, strict=False))
     return next((depth for depth, (a, b) in pairs if a != b), min(len(first), len(last)))
+
+
+def _check_places(places: Sequence[str], are_named: Sequence[bool], inputs: Sequence[Input]) -> None:
+    """Raise ValueError where a result that has a name would share its place; warn of a repeated recording."""
+    lines_of: dict[str, int] = {}
+    for index, entry in enumerate(inputs):
+        before = lines_of.setdefault(str(entry.relative.with_suffix("")).casefold(), index)
+        if before == index:
+            continue
+        if are_named[before] or are_named[index]:
+            name = entry.relative.with_suffix("").as_posix()
+            raise ValueError(f'{places[index]}: its result would be "{name}", as that of {places[before]}')
+        if entry.path == inputs[before].path:
+            logger.warning("%s: is the recording of %s again", places[index], places[before])

@@ -285,12 +285,15 @@ class FileSink:
     def _checked(self, entry: Input, paths: Mapping[str, Path]) -> Input:
         # Of split channels the first one is written last, so that it stands for the others.
         last = [_numbered(path, self.channel) for path in paths.values()]
-        if self.resume:
-            return replace(entry, is_done=entry.error is None and all(map(os.path.lexists, last)))
-        return replace(entry, error=entry.error or self._existing(last))
+        if error := entry.error or self._in_the_way(last):
+            return replace(entry, error=error)
+        return replace(entry, is_done=self.resume and all(map(os.path.isfile, last)))
 
-    def _existing(self, paths: Iterable[Path]) -> FileExistsError | None:
-        """The error of results that are there already, unless they may be."""
+    def _in_the_way(self, paths: Sequence[Path]) -> OSError | None:
+        """The error of folders that have a result's name, and of results that are there and may not be."""
+        folder = next((path for path in paths if os.path.isdir(path)), None)
+        if folder is not None:
+            return IsADirectoryError(errno.EISDIR, "is a folder with the name of a result", str(folder))
         path = next((path for path in paths if os.path.lexists(path)), None)
         if self.overwrite or self.resume or path is None:
             return None
@@ -306,10 +309,10 @@ class FileSink:
             for name, path in self.paths[index].items()
         }
         # Once more: the names of split channels, and files that have come since, were not seen before.
-        if error := self._existing(files):
+        if error := self._in_the_way(list(files)):
             raise error
         for path, text in files.items():
-            if self.resume and os.path.lexists(path):
+            if self.resume and os.path.isfile(path):
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text)
