@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,6 +129,19 @@ def test_failures_are_a_manifest_of_those_to_try_again(
     texts = {path.relative_to(here / "out").as_posix(): path.read_text() for path in here.rglob("*.txt")}
     expected = {"b.wav": "two", "b.mp3": "three", "calls/v1.2": "four"}
     assert texts == {"a.txt": "one\n"} | {f"{name}.txt": f"{text}\n" for name, text in expected.items()}
+
+
+def test_a_pipe_that_nobody_writes_into_is_not_waited_for(run: Runner, here: Path) -> None:
+    os.mkfifo(here / "in" / "pipe.wav")
+    with (here / "files.jsonl").open("a") as file:
+        file.write('{"path": "in/pipe.wav"}\n')
+    assert "error: in/pipe.wav is a pipe" in run("--manifest", "files.jsonl", "-o", "out").err
+    assert (here / "out" / "c.txt").read_text() == "three\n"
+    failures = lines(here / "out" / "failures.jsonl")
+    assert [(Path(row["path"]).name, row["code"]) for row in failures] == [
+        ("b.wav", "audio"),
+        ("pipe.wav", "audio"),
+    ]
 
 
 def test_a_manifest_on_standard_output_leaves_no_files(run: Runner, here: Path) -> None:

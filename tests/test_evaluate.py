@@ -5,6 +5,7 @@ The recogniser is `clicks` where speech does not matter.
 """
 
 import json
+import os
 import random
 import re
 import sys
@@ -364,6 +365,15 @@ def test_a_bad_recording_is_counted_and_listed(run: Runner, here: Path, manifest
     for system in found.json["systems"]:
         assert (system["failed"], system["words"]["reference"]) == (2, 6)
     assert found.json["utterances"][0]["results"][0]["error"]["code"] == "audio"
+
+
+def test_a_pipe_that_nobody_writes_into_is_not_waited_for(run: Runner, here: Path) -> None:
+    write_wav(here / "a.wav", clicks(1, {0.3: 0}))
+    os.mkfifo(here / "pipe.wav")
+    write_lines(here / "m.tsv", "a.wav\tone", "pipe.wav\ttwo")
+    found = run("m.tsv", "-m", "clicks", "--json")
+    assert (found.code, found.json["systems"][0]["failed"]) == (1, 1)
+    assert "error: pipe.wav is a pipe" in found.err
 
 
 def test_where_nothing_was_said_there_is_no_rate(run: Runner, here: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from transduce.json_lines import objects, seconds_of
 from transduce.outputs import Input
 from transduce.remote import read_text
-from transduce.sources import is_address, is_path
+from transduce.sources import error_of_pipe, is_address, is_path
 
 __all__ = ["read_manifest"]
 
@@ -52,7 +52,9 @@ def _input(location: str, place: str, row: Mapping[str, object]) -> Input:
     if row.get("offset"):
         raise ValueError(f'{place}: "offset" asks for a part of a file; only whole recordings are taken')
     relative = _named(place, row.get("name"), PurePosixPath(path).suffix)
-    return Input(_joined(location, path), relative, claimed_seconds=seconds_of(place, row, "duration"))
+    path = _joined(location, path)
+    error = None if is_address(path) else error_of_pipe(path)
+    return Input(path, relative, error, claimed_seconds=seconds_of(place, row, "duration"))
 
 
 def _joined(location: str, path: str) -> str:

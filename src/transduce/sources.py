@@ -10,6 +10,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,15 @@ import numpy.typing as npt
 
 from transduce.errors import AudioError, ResourceError, TransduceError
 
-__all__ = ["AudioSource", "describe_source", "error_of_address", "is_address", "is_path", "opened_source"]
+__all__ = [
+    "AudioSource",
+    "describe_source",
+    "error_of_address",
+    "error_of_pipe",
+    "is_address",
+    "is_path",
+    "opened_source",
+]
 
 T = TypeVar("T")
 
@@ -61,6 +70,20 @@ def error_of_address(name: str) -> AudioError:
     """What is said of an address where a file is wanted."""
     advice = "give its path" if name.lower().startswith("file:") else "download it first"
     return AudioError(f"{name} is an address, not a file: {advice}")
+
+
+def error_of_pipe(path: str | os.PathLike[str]) -> AudioError | None:
+    """What is said of a pipe, a socket or a device in a list of files; None for all else.
+
+    Nobody need write into it, and opening it would wait for that.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # it is reported when its turn comes
+        return None
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return None
+    return AudioError(f"{describe_source(path)} is a pipe or a device, and a list is one of files")
 
 
 @contextmanager

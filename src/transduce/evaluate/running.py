@@ -18,7 +18,7 @@ from transduce.evaluate.manifest import Utterance
 from transduce.evaluate.normalizers import Normalizer
 from transduce.evaluate.scoring import Comparison, Counts, compare
 from transduce.pipeline import WHOLE, Limits
-from transduce.sources import AudioSource
+from transduce.sources import AudioSource, error_of_pipe
 from transduce.transcriber import Model
 from transduce.transcript import Transcript
 
@@ -156,6 +156,8 @@ def _sources(
     """Files whole, parts as samples; a part that cannot be read leaves its error and an empty place."""
     for index, utterance in enumerate(utterances):
         try:
+            if error := error_of_pipe(utterance.path):
+                raise error
             part = _part(utterance)
             yield utterance.path if part is None else _samples(part, rate)
         except TransduceError as error:
