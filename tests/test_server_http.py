@@ -228,6 +228,19 @@ def test_all_errors_have_openais_form(site: Site, method: str, path: str, status
     assert answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_monitors_may_ask_for_the_head_alone(site: Site, path: str) -> None:
+    answer = site.ask("HEAD", path)
+    assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "audio/wav"])
+def test_a_body_that_is_no_form_is_told_its_type(site: Site, recording: bytes, kind: str) -> None:
+    answer = site.ask("POST", TRANSCRIPTIONS, recording, {"Content-Type": kind})
+    assert (answer.status, answer.error["param"]) == (400, "file")
+    assert answer.error["message"].endswith(f"in multipart/form-data, and this body is {kind}")
+
+
 def failing(error: Exception) -> ClickBackend:
     """Works at the warm-up and on faint noise, and fails on clicks."""
     return ClickBackend(fault=lambda waveforms: error if max(w.max() for w in waveforms) > 0.05 else None)

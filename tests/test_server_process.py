@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -202,6 +203,20 @@ def fds(server: Process) -> list[str]:
 def test_ctrl_c_is_130() -> None:
     with process() as server:
         assert server.end(signal.SIGINT) == 130
+
+
+@pytest.mark.posix
+def test_a_second_ctrl_c_ends_at_once_and_is_no_error(tmp_path: Path) -> None:
+    with process() as server, server.connect() as slow:
+        slow.sendall(
+            b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+        )
+        time.sleep(0.5)
+        server.process.send_signal(signal.SIGINT)
+        until(lambda: any("Waiting for connections" in message for message in server.messages()))
+        assert server.end(signal.SIGINT) == 130
+    assert [record["message"] for record in server.records if record["level"] == "error"] == []
 
 
 def test_text_log() -> None:

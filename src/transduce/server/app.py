@@ -40,7 +40,10 @@ def create_app(model: Model, settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.service = service = Service(model, settings, metrics)
         service.start()
-        yield
+        try:
+            yield
+        except asyncio.CancelledError:
+            return  # a second Ctrl-C: nobody waits any longer, and that is no error for the log
         await asyncio.to_thread(service.close)
 
     app = FastAPI(
@@ -69,6 +72,8 @@ def _add_api(app: FastAPI) -> None:
 def _add_operations(app: FastAPI) -> None:
     app.get("/health", name="health", response_model=Status, responses=UNAVAILABLE)(_health)
     app.get("/ready", name="ready", response_model=Status, responses=UNAVAILABLE)(_ready)
+    for path, answer in (("/health", _health), ("/ready", _ready)):
+        app.head(path, include_in_schema=False)(answer)  # as monitors ask
     app.get("/metrics", name="metrics", response_class=PlainTextResponse, responses=errors(401))(_metrics)
 
 

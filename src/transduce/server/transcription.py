@@ -36,13 +36,15 @@ KEEP_ALIVE = b": still working\n\n"
 
 MOST_FIELDS = 100
 
+FORM = "multipart/form-data"
+
 
 async def transcribe(request: Request, service: Service) -> Response:
     """Answer a request of `POST /v1/audio/transcriptions`. Raises ApiError and ClientDisconnect."""
     async with AsyncExitStack() as stack:
         stack.enter_context(service.admit())
         form = await stack.enter_async_context(request.form(max_files=1, max_fields=MOST_FIELDS))
-        file = _file(form)
+        file = _file(form, request.headers.get("content-type", ""))
         texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         options = read_options(texts, service.served)
         job = stack.enter_context(service.batcher.open())
@@ -60,10 +62,14 @@ async def transcribe(request: Request, service: Service) -> Response:
         return _plain(piece, options)
 
 
-def _file(form: FormData) -> UploadFile:
+def _file(form: FormData, content_type: str) -> UploadFile:
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        message = "file is missing: send the recording as a file, in multipart/form-data"
+        kind = printable(content_type.partition(";")[0].strip())[:100]
+        found = (
+            "" if kind == FORM else f", and this body is {kind}" if kind else ", and this body has no type"
+        )
+        message = f"file is missing: send the recording as a file, in {FORM}{found}"
         raise ApiError(400, message, "missing_required_parameter", "file")
     return file
 
