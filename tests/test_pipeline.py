@@ -290,6 +290,7 @@ def peak_bytes(samples: FloatArray) -> int:
     return peak
 
 
+@pytest.mark.alone
 def test_memory_does_not_grow_with_the_recording() -> None:
     hum = np.resize(np.float32([0.03, -0.03]), 1500 * RATE)
     assert peak_bytes(hum) < peak_bytes(hum[: 500 * RATE]) + 3e6 < 40e6
