@@ -73,7 +73,7 @@ def test_of_two_heads_the_export_has_one(tmp_path: Path) -> None:
     hybrid = replace(spec, heads=(spec.head, replace(spec.head, kind="ctc", durations=(0,))))
     export(hybrid, small_weights(spec), PIECES, tmp_path)
     assert onnx_layouts.load(tmp_path, threads=1)[0].spec.heads == (spec.head,)
-    with pytest.raises(UnsupportedModelError, match="has no ctc head; it has: tdt; a model in ONNX has one"):
+    with pytest.raises(UnsupportedModelError, match=r"has no ctc head; it has: tdt;.*transduce\[torch\]"):
         load_model(tmp_path, head="ctc")
 
 

@@ -86,6 +86,12 @@ def _check_decoder(choice: Choice) -> None:
         )
 
 
+_ONE_HEAD = (
+    "; a model in ONNX has one, its checkpoint may have more, which torch reads: "
+    'pip install "transduce[torch]", and leave --backend out'
+)
+
+
 def _of_onnx(path: Path, choice: Choice) -> "Model":
     """An ONNX folder or file, of `transduce export` or of another tool."""
     if choice.backend == "torch":
@@ -100,7 +106,7 @@ def _of_onnx(path: Path, choice: Choice) -> "Model":
     backend, tokenizer = onnx_layouts.load(
         path, device=choice.device, precision=choice.precision, threads=choice.threads, engine=engine
     )
-    _choose_head(backend.spec, choice.head, "; a model in ONNX has one, its checkpoint may have more")
+    _choose_head(backend.spec, choice.head, _ONE_HEAD)
     return Model(backend, tokenizer)
 
 
