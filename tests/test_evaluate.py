@@ -367,6 +367,39 @@ def test_a_bad_recording_is_counted_and_listed(run: Runner, here: Path, manifest
     assert found.json["utterances"][0]["results"][0]["error"]["code"] == "audio"
 
 
+def test_a_part_of_no_length_is_named(run: Runner, here: Path) -> None:
+    write_wav(here / "a.wav", clicks(1, {0.3: 0}))
+    row = {"audio_filepath": "a.wav", "text": "one", "offset": 0.5, "duration": 0}
+    write_lines(here / "m.jsonl", json.dumps(row))
+    found = run("m.jsonl", "-m", "clicks")
+    assert found.code == 1
+    assert found.err.splitlines() == [
+        "error: a.wav from 0.5 s: the manifest says that it lasts 0 s [audio]",
+        "1 of 1 utterance failed and is not counted",
+    ]
+    assert "\n1 utterance, normaliser basic; " in found.out
+
+
+def test_a_long_text_is_no_flood(run: Runner, here: Path) -> None:
+    """The line is cut on a terminal; JSON has all of it."""
+    write_wav(here / "a.wav", clicks(1, {0.3: 0}))
+    write_lines(here / "m.tsv", "a.wav\tone" + " two" * 200_000)
+    line = run("m.tsv", "-m", "clicks").out.splitlines()[-1]
+    whole = len("one [-" + " ".join(["two"] * 200_000) + "]")
+    kept = ("one [-two" + " two" * 1000)[:4000]
+    assert line == f"  {kept} … ({whole - 4000} characters more; --html and --json have them)"
+    (row,) = run("m.tsv", "-m", "clicks", "--json").json["utterances"]
+    assert row["reference"].count("two") == 200_000
+
+
+def test_models_whose_paths_are_long_are_told_apart(run: Runner, manifest: Path) -> None:
+    names = [f"clicks/{'folder/' * 20}{name}" for name in ("first", "second")]
+    found = run(manifest, "-m", names[0], "-m", names[1])
+    table = found.out[: found.out.index("\n3 utterances")]
+    cells = "".join(re.match(r"\S*", line.strip())[0] for line in table.splitlines()[2:])
+    assert cells == re.sub(r"\s", "", "".join(names))
+
+
 def test_a_pipe_that_nobody_writes_into_is_not_waited_for(run: Runner, here: Path) -> None:
     write_wav(here / "a.wav", clicks(1, {0.3: 0}))
     os.mkfifo(here / "pipe.wav")
@@ -423,6 +456,9 @@ def test_what_is_no_manifest_is_a_usage_error(run: Runner, here: Path, content: 
         ([".", "-m", "clicks"], 2, "holds no recording with a .txt"),
         (["test.jsonl", "-m", "clicks", "--normalizer", "english"], 2, "'english' is not one of"),
         (["test.jsonl", "-m", "clicks", "--html", "no/r.html"], 2, "name a file in a folder that exists"),
+        (["test.jsonl", "-m", "clicks", "--html", "-"], 2, "--html -: a page is a file"),
+        (["test.jsonl", "-m", "clicks", "--precision", ","], 2, "--precision , names nothing"),
+        (["test.jsonl", "-m", "clicks", "--head", " ", "--head", ","], 2, "--head  ,, names nothing"),
         (["test.jsonl", "-m", "clicks", "--html", "a.wav"], 2, "exists already; --overwrite replaces it"),
         (["test.jsonl", "-m", "clicks", "--max-segment", "0.1"], 2, "--max-segment: segments of 0.10 s"),
         (["test.jsonl", "-m", "clicks", "-m", "lost.nemo"], 3, "lost.nemo: no such file"),

@@ -39,6 +39,7 @@ from transduce.evaluate import (
     Evaluation,
     Measurement,
     Utterance,
+    count_of,
     describe_machine,
     marked,
     measure,
@@ -46,6 +47,7 @@ from transduce.evaluate import (
     per_cent,
     read_manifest,
     render_page,
+    shortened,
 )
 from transduce.hub.progress import silent
 from transduce.pipeline import Limits
@@ -133,7 +135,11 @@ def evaluate(
     """
     utterances = _utterances(manifest)
     _check_page(html, overwrite=overwrite)
-    parts = (_several(backends, "auto"), _several(precisions, "fp32"), _several(heads, "auto"))
+    parts = (
+        _several("--backend", backends, "auto"),
+        _several("--precision", precisions, "fp32"),
+        _several("--head", heads, "auto"),
+    )
     systems = [
         _System(model, choice_of(backend, device, precision, head, decoder, threads))
         for model, backend, precision, head in itertools.product(models or [hub.DEFAULT_MODEL], *parts)
@@ -176,15 +182,19 @@ def _check_page(page: Path | None, *, overwrite: bool) -> None:
     """What would keep the page from being written is said before the work."""
     if page is None:
         return
+    if str(page) == "-":
+        raise typer.BadParameter("--html -: a page is a file, not standard output: name it")
     if page.is_dir() or not page.parent.is_dir():
         raise typer.BadParameter(f"--html {page}: name a file in a folder that exists")
     if os.path.lexists(page) and not overwrite:
         raise typer.BadParameter(f"--html {page}: exists already; --overwrite replaces it")
 
 
-def _several(given: Several, default: str) -> list[str]:
+def _several(option: str, given: Several, default: str) -> list[str]:
     """The values of an option that repeats and takes commas, once each."""
     names = [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
+    if given and not names:
+        raise typer.BadParameter(f"{option} {','.join(given)} names nothing")
     return list(dict.fromkeys(names)) or [default]
 
 
@@ -297,7 +307,7 @@ def _report(evaluation: Evaluation, *, worst: int, as_json: bool) -> None:
         typer.echo(f"\n{writers.shown(row.utterance.name)}")
         for label, outcome in zip(labels, row.outcomes, strict=True):
             text = marked(outcome.comparison.stretches) if outcome.comparison else "failed"
-            typer.echo(f"  {f'{label:<{width}}  ' if width else ''}{writers.shown(text)}")
+            typer.echo(f"  {f'{label:<{width}}  ' if width else ''}{shortened(writers.shown(text))}")
 
 
 def _print_table(evaluation: Evaluation) -> None:
@@ -305,7 +315,8 @@ def _print_table(evaluation: Evaluation) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("model", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")  # paths often differ at their ends
     for name in ("WER %", "CER %", "words", "sub", "del", "ins", "failed", "x real time"):
         table.add_column(name, justify="right")
     for measurement in evaluation.measurements:
@@ -317,7 +328,7 @@ def _print_table(evaluation: Evaluation) -> None:
         if line.strip():
             typer.echo(line.rstrip())
     typer.echo(
-        f"{len(evaluation.utterances)} utterances, normaliser {evaluation.normalizer}; "
+        f"{count_of(len(evaluation.utterances))}, normaliser {evaluation.normalizer}; "
         f"{evaluation.machine['cpu']}, {evaluation.machine['cpus']} CPUs, {evaluation.date}"
     )
 
@@ -335,9 +346,9 @@ def _say_failures(evaluation: Evaluation) -> None:
     for error in {str(error): error for error in errors}.values():
         complain_of(error)
     if errors:
-        complain(
-            f"{evaluation.num_failed} of {len(evaluation.utterances)} utterances failed and are not counted"
-        )
+        verb = "is" if evaluation.num_failed == 1 else "are"
+        whole = count_of(len(evaluation.utterances))
+        complain(f"{evaluation.num_failed} of {whole} failed and {verb} not counted")
 
 
 def _write_page(path: Path, evaluation: Evaluation) -> None:

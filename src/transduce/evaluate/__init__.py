@@ -8,7 +8,7 @@ from transduce.evaluate.machine import describe_machine, now
 from transduce.evaluate.manifest import Utterance, read_manifest
 from transduce.evaluate.normalizers import NORMALIZERS, Normalizer
 from transduce.evaluate.page import render_page
-from transduce.evaluate.report import Evaluation, marked, per_cent
+from transduce.evaluate.report import Evaluation, count_of, marked, per_cent, shortened
 from transduce.evaluate.running import Measurement, Outcome, measure
 from transduce.evaluate.scoring import Comparison, Counts, Stretch, compare
 
@@ -23,6 +23,7 @@ __all__ = [
     "Stretch",
     "Utterance",
     "compare",
+    "count_of",
     "describe_machine",
     "marked",
     "measure",
@@ -30,4 +31,5 @@ __all__ = [
     "per_cent",
     "read_manifest",
     "render_page",
+    "shortened",
 ]

@@ -41,7 +41,7 @@ const filter = () => {
   }
   const shown = rows.filter((row) => !row.hidden).length;
   document.getElementById("count").textContent =
-    shown === rows.length ? `${shown} utterances` : `${shown} of ${rows.length} utterances`;
+    (shown === rows.length ? "" : `${shown} of `) + `${rows.length} utterance${rows.length === 1 ? "" : "s"}`;
 };
 
 for (const control of [find, onlyWrong, onlyDifferent]) control.addEventListener("input", filter);

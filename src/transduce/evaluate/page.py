@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 
-from transduce.evaluate.report import Evaluation, Row, per_cent
+from transduce.evaluate.report import Evaluation, Row, count_of, per_cent
 from transduce.evaluate.running import Measurement, Outcome
 from transduce.evaluate.scoring import Stretch
 from transduce.writers import printable
@@ -49,7 +49,7 @@ def render_page(evaluation: Evaluation) -> str:
 <label><input type="checkbox" id="only-wrong"> only with errors</label>
 <label{" hidden" if len(evaluation.measurements) == 1 else ""}>
 <input type="checkbox" id="only-different"> only where models differ</label>
-<output id="count">{len(evaluation.utterances)} utterances</output>
+<output id="count">{count_of(len(evaluation.utterances))}</output>
 </form>
 {_rows(evaluation)}
 </main>
@@ -63,7 +63,7 @@ def render_page(evaluation: Evaluation) -> str:
 def _about(evaluation: Evaluation) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in evaluation.machine.items())
     facts = (
-        f"{len(evaluation.utterances)} utterances",
+        count_of(len(evaluation.utterances)),
         f"{evaluation.num_failed} failed",
         f"normaliser: {evaluation.normalizer}",
         evaluation.date,

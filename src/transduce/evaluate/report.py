@@ -12,7 +12,10 @@ from transduce.evaluate.manifest import Utterance
 from transduce.evaluate.running import Measurement, Outcome
 from transduce.evaluate.scoring import Counts, Stretch
 
-__all__ = ["Evaluation", "Row", "marked", "per_cent"]
+__all__ = ["Evaluation", "Row", "count_of", "marked", "per_cent", "shortened"]
+
+MOST_LETTERS = 4000
+"""In one line for a terminal: some minutes of speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,19 @@ class Evaluation:
             "systems": [_system(measurement) for measurement in self.measurements],
             "utterances": [_utterance(row) for row in self.rows()],
         }
+
+
+def count_of(num_utterances: int) -> str:
+    """`1 utterance`, `2 utterances`."""
+    return f"{num_utterances} utterance{'' if num_utterances == 1 else 's'}"
+
+
+def shortened(line: str) -> str:
+    """The beginning of a line that no terminal has room for, and how much more there is."""
+    num_more = len(line) - MOST_LETTERS
+    if num_more <= 0:
+        return line
+    return f"{line[:MOST_LETTERS]} … ({num_more} characters more; --html and --json have them)"
 
 
 def per_cent(rate: float | None, digits: int = 2) -> str:

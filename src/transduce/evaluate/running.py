@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from transduce import audio
-from transduce.errors import TransduceError
+from transduce.errors import AudioError, TransduceError
 from transduce.evaluate.manifest import Utterance
 from transduce.evaluate.normalizers import Normalizer
 from transduce.evaluate.scoring import Comparison, Counts, compare
 from transduce.pipeline import WHOLE, Limits
-from transduce.sources import AudioSource, error_of_pipe
+from transduce.sources import AudioSource, describe_source, error_of_pipe
 from transduce.transcriber import Model
 from transduce.transcript import Transcript
 
@@ -181,4 +181,7 @@ def _part(utterance: Utterance) -> Utterance | None:
 
 def _samples(part: Utterance, rate: int) -> AudioSource:
     start, end = part.start_seconds or 0.0, part.end_seconds
+    if part.duration_seconds == 0:
+        name = describe_source(part.path)
+        raise AudioError(f"{name} from {start:g} s: the manifest says that it lasts 0 s")
     return audio.load(part.path, rate=rate, start_seconds=start, end_seconds=end).samples
