@@ -29,6 +29,9 @@ TOO_QUIET = (
     "amplify it if it holds speech"
 )
 
+SENSIBLE_SECONDS = 5.0
+"""Pieces of less hold so little around a cut that words get lost (docs/long-audio.md)."""
+
 
 class Listener(Protocol):
     """Tells speech in one recording; `onnx.vad.SpeechStream` is one."""
@@ -123,10 +126,20 @@ class Cutter:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why a recording that is not digital silence gave no pieces; complete after `finish`."""
-        if self._is_cut or self._is_digital_silence:
+        """Why a recording that is not digital silence gave no pieces, or too short ones; after `finish`."""
+        if self._is_cut:
+            return self._shortness()
+        if self._is_digital_silence:
             return ()
         return (NO_SPEECH if self._is_heard else TOO_QUIET,)
+
+    def _shortness(self) -> tuple[str, ...]:
+        seconds = self._grid.limit_samples / self._grid.sample_rate
+        if seconds >= SENSIBLE_SECONDS or self.num_samples <= self._grid.limit_samples:
+            return ()
+        return (
+            f"cut into pieces of at most {seconds:g} s, which may lose words: allow {SENSIBLE_SECONDS:g} s",
+        )
 
     def _begin(self) -> None:
         """From now on, cut."""
