@@ -481,7 +481,7 @@ def test_a_parameter_that_is_wrong_is_the_models_status(repository: Path, tmp_pa
     config.write_text(re.sub(r'"160"', '"much"', text), encoding="utf-8")
     with triton(folder) as server:
         assert (
-            "max_batch_audio_seconds is a number from 1 on, not 'much'"
+            "max_batch_audio_seconds is a number from 1 to 86400, not 'much'"
             in server.index()["transduce"]["reason"]
         )
 
