@@ -13,11 +13,11 @@ from typing import IO, BinaryIO, Protocol, cast
 
 import typer
 
-from transduce import audio, outputs, writers
+from transduce import outputs, writers
 from transduce.cli_progress import Bar, audio_bar
 from transduce.errors import TransduceError
 from transduce.ledger import Failure, Ledger, explained
-from transduce.pipeline import Cut, Limits
+from transduce.pipeline import Cut, Limits, claimed_seconds
 from transduce.remote import close_source, open_source
 from transduce.sources import AudioSource
 from transduce.transcriber import Model
@@ -229,17 +229,9 @@ def _whole_seconds(work: Work, entries: Sequence[outputs.Input]) -> float | None
 def _seconds(cut: Cut, entry: outputs.Input) -> float | None:
     if entry.claimed_seconds is not None:
         return entry.claimed_seconds
-    rate = 16000  # any; nothing is read
     source = _source(entry)
     try:
-        with audio.open_stream(
-            source,
-            rate=rate,
-            track=cut.track,
-            start_seconds=cut.start_seconds,
-            end_seconds=cut.end_seconds,
-        ) as stream:
-            return stream.expected_seconds
+        return claimed_seconds(source, cut)
     except TransduceError:  # reported when its turn comes
         return 0.0
     finally:

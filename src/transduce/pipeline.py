@@ -23,7 +23,7 @@ from transduce.recognizing import MOST_ENDED, Budget, Ended, Item, Recording, Up
 from transduce.sources import AudioSource, describe_source
 from transduce.types import Backend, FloatArray, ModelSpec
 
-__all__ = ["WHOLE", "Cut", "Limits", "Vad", "check", "check_numbers", "run"]
+__all__ = ["WHOLE", "Cut", "Limits", "Vad", "check", "check_numbers", "claimed_seconds", "run"]
 
 Vad: TypeAlias = Literal["auto", "on", "off"]
 
@@ -46,6 +46,22 @@ class Cut:
 
 WHOLE = Cut()
 """All of it, channels mixed."""
+
+
+def claimed_seconds(source: AudioSource, cut: Cut) -> float | None:
+    """How long a recording's cut claims to be; None where it makes no claim. Its audio is not read.
+
+    Raises AudioError for what cannot be opened, MissingExtraError for an address.
+    """
+    rate = 16000  # any: it only matters to samples
+    with open_stream(
+        source,
+        rate=rate,
+        track=cut.track,
+        start_seconds=cut.start_seconds,
+        end_seconds=cut.end_seconds,
+    ) as stream:
+        return stream.expected_seconds
 
 
 @dataclass(frozen=True, slots=True)

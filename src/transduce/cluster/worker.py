@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transduce import audio
 from transduce.choice import Choice
 from transduce.cluster.plan import Item, Task
 from transduce.errors import TransduceError, import_extra
-from transduce.pipeline import Cut, Limits
+from transduce.pipeline import Cut, Limits, claimed_seconds
 from transduce.remote import close_source, open_source
 from transduce.transcriber import Model, load_model
 from transduce.transcript import Transcript
@@ -40,8 +39,6 @@ __all__ = [
 
 MOST_ATTEMPTS = 3
 """So many workers may end while they have a task; then it is given up."""
-ANY_RATE = 16000
-"""Asking for a length, nothing is read."""
 
 logger = logging.getLogger("transduce")
 
@@ -176,14 +173,7 @@ def lengths(items: Sequence[Item], cut: Cut) -> list[float | None]:
 def _length(item: Item, cut: Cut) -> float | None:
     source = open_source(item.location)
     try:
-        with audio.open_stream(
-            source,
-            rate=ANY_RATE,
-            track=cut.track,
-            start_seconds=cut.start_seconds,
-            end_seconds=cut.end_seconds,
-        ) as stream:
-            return stream.expected_seconds
+        return claimed_seconds(source, cut)
     except TransduceError:  # it is reported when its turn comes
         return None
     finally:
