@@ -231,13 +231,22 @@ class Soak:
             for thread in threads:
                 thread.join()
 
-    # What goes on beside the requests
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Ask for /health all the while."""
+        command = [sys.executable, str(ROOT / "tests" / "health_poll.py"), str(self.server.site.port)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as poll:
+            try:
+                yield
+            finally:
+                answers, trouble = poll.communicate("\n")
+        if trouble:
+            self.errors.append(trouble)
+        self.health_seconds += map(float, answers.split())
 
-    def poll_health(self) -> None:
-        started = time.monotonic()
-        assert self.server.site.get("/health").status == 200
-        self.health_seconds.append(time.monotonic() - started)
-        time.sleep(0.1)
+    # What goes on beside the requests
 
     def send_a_second(self) -> None:
         content = data("audio/u03.wav").read_bytes()
@@ -272,10 +281,10 @@ def soak(running: Server, record: Record, *disturbances: Callable[[Soak], Callab
     """Warm requests, a look at memory, the other requests, another look."""
     seen = Soak(running)
     started = time.monotonic()
-    with seen.beside(seen.poll_health, *(disturbance(seen) for disturbance in disturbances)):
+    with seen.watched(), seen.beside(*(disturbance(seen) for disturbance in disturbances)):
         seen.run(range(PLAN.num_warm))
     before, objects_before = seen.measured()
-    with seen.beside(seen.poll_health, *(disturbance(seen) for disturbance in disturbances)):
+    with seen.watched(), seen.beside(*(disturbance(seen) for disturbance in disturbances)):
         seen.run(range(PLAN.num_warm, PLAN.num_requests))
     after, objects_after = seen.measured()
     seconds = time.monotonic() - started
@@ -294,15 +303,17 @@ def soak(running: Server, record: Record, *disturbances: Callable[[Soak], Callab
     assert seen.errors == []
     share = (PLAN.num_requests - PLAN.num_warm) / 100
     assert after - before <= max(0.01 * before * share, PLAN.growth_bytes)
-    # asyncio keeps up to 100 timers that were cancelled, each with its context.
-    assert objects_after["total"] - objects_before["total"] <= 200, differences(objects_before, objects_after)
-    assert percentile(seen.health_seconds, 0.99) < 0.1
+    assert objects_after["total"] - objects_before["total"] <= 100, differences(objects_before, objects_after)
+    # Beside CI's other work, now and then the whole server waits for a core.
+    assert percentile(seen.health_seconds, 1.0 if PROVE else 0.99) < 0.1
     return seen
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, int]:
+def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The kinds of which there are more or fewer, most changed first."""
     kinds = before["kinds"].keys() | after["kinds"].keys()
-    return {k: after["kinds"].get(k, 0) - before["kinds"].get(k, 0) for k in kinds}
+    changes = {k: after["kinds"].get(k, 0) - before["kinds"].get(k, 0) for k in kinds}
+    return str({k: n for k, n in sorted(changes.items(), key=lambda item: -abs(item[1])) if n})
 
 
 @pytest.mark.alone

@@ -6,6 +6,7 @@ at SIGTERM or SIGINT have been answered, or their time is up.
 
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ from starlette.types import ASGIApp
 __all__ = ["bind", "serve", "server_of"]
 
 KEEP_ALIVE_SECONDS = 30
+
+SWITCH_SECONDS = 0.0005
+"""After which a thread that computes gives way to the event loop. An answer takes the interpreter's lock some
+ten times, and each time may wait that long for every such thread; Python's 5 ms would add up."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -47,7 +52,7 @@ def server_of(app: ASGIApp, drain_seconds: float) -> uvicorn.Server:
 
 def serve(app: ASGIApp, bound: socket.socket, drain_seconds: float) -> None:
     """Run until SIGTERM, which ends it without an error, or SIGINT, which ends in KeyboardInterrupt."""
-    with _quiet_sigterm():
+    with _quiet_sigterm(), _quick_switches():
         server_of(app, drain_seconds).run(sockets=[bound])
 
 
@@ -62,3 +67,13 @@ def _quiet_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
