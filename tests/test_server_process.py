@@ -19,11 +19,13 @@ import pytest
 import typer
 from fakes import clicks, write_wav
 from http_support import TIMEOUT_SECONDS, Answer, events, multipart, until
+from starlette.types import Receive, Scope, Send
 from support import ROOT, data
 from typer.testing import CliRunner
 
 from transduce import cli_serve
 from transduce.errors import MissingExtraError
+from transduce.server import serving
 
 REF = data("audio/u03.wav").read_bytes()
 
@@ -217,6 +219,21 @@ def test_a_second_ctrl_c_ends_at_once_and_is_no_error(tmp_path: Path) -> None:
         until(lambda: any("Waiting for connections" in message for message in server.messages()))
         assert server.end(signal.SIGINT) == 130
     assert [record["message"] for record in server.records if record["level"] == "error"] == []
+
+
+def test_threads_that_compute_give_way_sooner_while_it_runs() -> None:
+    intervals: list[float] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (scope["type"], (await receive())["type"]) == ("lifespan", "lifespan.startup")
+        intervals.append(sys.getswitchinterval())
+        await send({"type": "lifespan.startup.failed", "message": "seen"})
+
+    before = sys.getswitchinterval()
+    with serving.bind("127.0.0.1", 0) as bound:
+        serving.serve(app, bound, 1.0)
+    assert intervals == [pytest.approx(serving.SWITCH_SECONDS)]
+    assert sys.getswitchinterval() == before > serving.SWITCH_SECONDS
 
 
 def test_text_log() -> None:
