@@ -230,7 +230,7 @@ def test_threads_that_compute_give_way_sooner_while_it_runs() -> None:
         await send({"type": "lifespan.startup.failed", "message": "seen"})
 
     before = sys.getswitchinterval()
-    with serving.bind("127.0.0.1", 0) as bound:
+    with serving.bind("127.0.0.1", 0) as bound, pytest.raises(SystemExit):
         serving.serve(app, bound, 1.0)
     assert intervals == [pytest.approx(serving.SWITCH_SECONDS)]
     assert sys.getswitchinterval() == before > serving.SWITCH_SECONDS
