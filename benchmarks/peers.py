@@ -42,6 +42,8 @@ OURS = (
     "transduce:openvino:fp32:ctc",
     "transduce:onnx:fp32:rnnt",
     "transduce:onnx:fp32:ctc",
+    "transduce:openvino:bf16:rnnt",
+    "transduce:openvino:bf16:ctc",
     "transduce:openvino:auto:rnnt",
     "transduce:openvino:auto:ctc",
     "transduce:onnx:auto:rnnt",

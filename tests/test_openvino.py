@@ -180,7 +180,8 @@ def test_a_graph_that_has_no_such_parts_is_an_error() -> None:
 # Precision
 
 
-def test_auto_takes_bf16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_bf16_for_files_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of checkpoints are in test_self_calibration.py."""
     for types, expected_name in ((frozenset({"bf16", "int8"}), "bf16"), (frozenset({"int8"}), "fp32")):
         monkeypatch.setattr(pick, "native_types", lambda types=types: types)
         picked = pick.pick("auto", "openvino")
@@ -208,7 +209,7 @@ def test_a_precision_that_was_asked_for_is_not_changed(wanted: str) -> None:
 def test_what_auto_picked_is_said_with_its_reason() -> None:
     for engine in ("onnx", "openvino"):
         notes = small(precision="auto", engine=engine).describe()
-        picked = pick.pick("auto", engine)  # type: ignore[arg-type]
+        picked = pick.pick("auto", engine, can_calibrate=True)  # type: ignore[arg-type]
         assert (notes["precision"], notes["why this precision"]) == (picked.name, picked.reason)
         assert "why this precision" not in small(engine=engine).describe()
 

@@ -303,6 +303,7 @@ def test_wheel_holds_the_models_their_licences_and_the_type_marker(tmp_path: Pat
     sources = {path.relative_to(PACKAGE.parent).as_posix() for path in PATHS}
     assert sources | {"transduce/py.typed", "transduce/models/demo/LICENSE"} <= names
     assert {"transduce/models/vad/silero_vad_16k.onnx", "transduce/models/vad/LICENSE"} <= names
+    assert {"transduce/models/calibration/speech.flac", "transduce/models/calibration/LICENSE"} <= names
     licences = {"LICENSE", *(f"LICENSES/{path.name}" for path in (ROOT / "LICENSES").iterdir())}
     assert {f"{info}/licenses/{name}" for name in licences} <= names
     assert not [name for name in names if not name.startswith(("transduce/", info))]

@@ -4,8 +4,9 @@ In: a model's weights and some recordings. Out: the least and the largest value 
 by the name of its weight; and what int8 by these ranges changes. It knows no files.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,23 @@ from transduce.onnx.precision import Precision, Ranges, precision_named
 from transduce.onnx.session import Session
 from transduce.types import FloatArray, ModelSpec, Weights
 
-__all__ = ["MOST_ERROR", "calibrated", "relative_error"]
+__all__ = ["MOST_ERROR", "Seen", "calibrated", "int8_by", "relative_error", "watched"]
 
 MOST_ERROR = 0.1
 """Of encoder frames against fp32, by their norms: more than this is refused. bf16 has 0.01 to 0.03."""
 
 CLIP_SECONDS = 20.0
 """Longer recordings are looked at in clips."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the encoder showed on one clip, in fp32."""
+
+    ranges: Ranges
+    """The least and the largest input of each product, by the name of its weight."""
+    frames: FloatArray
+    """`[T, D]`."""
 
 
 def calibrated(
@@ -36,20 +47,12 @@ def calibrated(
     Raises UnsupportedModelError where the encoder's frames then differ too much from fp32's.
     """
     clips = [clip for waveform in waveforms for clip in _clips(spec, waveform)]
-    probed: dict[str, tuple[str, str]] = {}
-    probing = replace(precision_named("fp32"), probed=probed)
-    graph = _encoder(spec, weights, probing)
-    names = {name: f"range {number}" for number, name in enumerate(probed)}
-    for name, (least, most) in probed.items():
-        graph.add_output(graph.concat([least, most], 0), FLOAT, [2], names[name])
-    session = Session.of_graph(graph, spec.name, threads=threads)
-    found = [session.run(list(names.values()), _feeds(clip)) for clip in clips]
-    low, high = np.min(found, axis=0)[:, 0], np.max(found, axis=0)[:, 1]
-    ranges: Ranges = {
-        name: (float(least), float(most)) for name, least, most in zip(names, low, high, strict=True)
-    }
-    chosen = replace(precision_named("int8"), ranges=ranges)
-    error = relative_error(spec, weights, chosen, clips[:2], threads)
+    seen = watched(spec, weights, clips, threads)
+    judges = list(islice(seen, 2))
+    chosen = int8_by(chain(judges, seen))
+    session = Session.of_graph(_encoder(spec, weights, chosen), spec.name, threads=threads)
+    coarse = [session.run(["encoded"], _feeds(clip))[0][0] for clip in clips[:2]]
+    error = relative_error(coarse, [each.frames for each in judges])
     if not error <= MOST_ERROR:
         raise UnsupportedModelError(
             f"{spec.name}: int8 with these recordings changes the encoder's frames by {error:.0%}, more than "
@@ -58,23 +61,36 @@ def calibrated(
     return chosen
 
 
-def relative_error(
-    spec: ModelSpec,
-    weights: Weights,
-    precision: Precision,
-    waveforms: Sequence[FloatArray],
-    threads: int | None = None,
-) -> float:
-    """How far encoder frames in a precision are from those in fp32, by their norms."""
-    pair = [
-        Session.of_graph(_encoder(spec, weights, each), spec.name, threads=threads)
-        for each in (precision_named("fp32"), precision)
-    ]
-    exact, coarse = (
-        np.concatenate([session.run(["encoded"], _feeds(clip))[0][0] for clip in waveforms])
-        for session in pair
-    )
-    return float(np.linalg.norm(coarse - exact) / np.linalg.norm(exact))
+def watched(
+    spec: ModelSpec, weights: Weights, clips: Sequence[FloatArray], threads: int | None = None
+) -> Iterator[Seen]:
+    """Run the encoder in fp32 on each clip `[n]`, in order."""
+    probed: dict[str, tuple[str, str]] = {}
+    graph = _encoder(spec, weights, replace(precision_named("fp32"), probed=probed))
+    outputs = [f"range {number}" for number in range(len(probed))]
+    for (least, most), output in zip(probed.values(), outputs, strict=True):
+        graph.add_output(graph.concat([least, most], 0), FLOAT, [2], output)
+    session = Session.of_graph(graph, spec.name, threads=threads, lasts=False)
+    for clip in clips:
+        frames, *ends = session.run(["encoded", *outputs], _feeds(clip))
+        ranges = {name: (float(low), float(high)) for name, (low, high) in zip(probed, ends, strict=True)}
+        yield Seen(ranges, frames[0])
+
+
+def int8_by(seen: Iterable[Seen]) -> Precision:
+    """int8 with the widest ranges of all clips."""
+    widest: dict[str, tuple[float, float]] = {}
+    for each in seen:
+        for name, (low, high) in each.ranges.items():
+            least, most = widest.get(name, (low, high))
+            widest[name] = min(low, least), max(high, most)
+    return replace(precision_named("int8"), ranges=widest)
+
+
+def relative_error(coarse: Sequence[FloatArray], exact: Sequence[FloatArray]) -> float:
+    """How far frames `[T, D]` of some clips are from exact ones, by their norms."""
+    difference = np.concatenate(coarse) - np.concatenate(exact)
+    return float(np.linalg.norm(difference) / np.linalg.norm(np.concatenate(exact)))
 
 
 def _encoder(spec: ModelSpec, weights: Weights, precision: Precision) -> Graph:

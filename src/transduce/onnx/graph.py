@@ -29,8 +29,9 @@ def build(
     features, counts = frontend.log_mel(graph, spec.features, weights, waveforms, lengths)
     encoded, counts = encoder.encode(graph, spec.encoder, weights, precision, features, counts)
     if spec.head.kind == "ctc":
-        product = graph.op("MatMul", encoded, graph.weight(weights["ctc.weight"].T, "ctc.weight"))
-        logits = graph.op("Add", product, graph.weight(weights["ctc.bias"], "ctc.bias"))
+        with graph.scope("decoder"):  # fp32, whatever runs the encoder: rounded logits tie
+            product = graph.op("MatMul", encoded, graph.weight(weights["ctc.weight"].T, "ctc.weight"))
+            logits = graph.op("Add", product, graph.weight(weights["ctc.bias"], "ctc.bias"))
         emissions = ctc.collapse(graph, spec.head.blank, logits, counts)
     else:
         head = WeightsHead(TransducerWeights.of(weights, spec.head), spec.head)

@@ -50,10 +50,12 @@ class Session:
         threads: int | None = None,
         weights: Arrays | None = None,
         spins: bool = True,
+        lasts: bool = True,
     ) -> "Session":
         """Load a model; `weights` are tensors that it names but does not hold.
 
         `spins`: whether idle threads keep asking for work, quicker where nobody else wants the CPU.
+        `lasts`: whether it will run more than for a minute of audio, so that getting ready for it pays.
 
         Raises CheckpointError for a model that cannot run, DeviceError for a device that is not there.
         """
@@ -63,7 +65,7 @@ class Session:
         with _translated(source, "cannot load it: it is damaged, cut short or newer than this onnxruntime"):
             # onnxruntime copies these while it loads, out of arrays that it needs in C order and alive.
             held = {name: np.ascontiguousarray(array) for name, array in (weights or {}).items()}
-            options = _options(runtime, count, held, spins)
+            options = _options(runtime, count, held, spins=spins, lasts=lasts)
             given = str(model) if isinstance(model, Path) else model
             # Its own fallback prints to standard output.
             native = runtime.InferenceSession(given, options, providers=providers, enable_fallback=0)
@@ -88,18 +90,21 @@ class Session:
         device: str = "cpu",
         threads: int | None = None,
         spins: bool = True,
+        lasts: bool = True,
     ) -> "Session":
         """Load a graph that was just built; the rest as `open`."""
         if graph.num_bytes <= LARGEST_INLINE_BYTES:
             model = graph.model(source).SerializeToString()
-            return cls.open(model, source, device=device, threads=threads, spins=spins)
+            return cls.open(model, source, device=device, threads=threads, spins=spins, lasts=lasts)
         apart = {name: array for name, array in graph.weights.items() if array.nbytes >= 1024}
         tensors = [
             graph.tensor_apart(name, array) if name in apart else graph.tensor(name, array)
             for name, array in graph.weights.items()
         ]
         model = graph.model(source, tensors).SerializeToString()
-        return cls.open(model, source, device=device, threads=threads, weights=apart, spins=spins)
+        return cls.open(
+            model, source, device=device, threads=threads, weights=apart, spins=spins, lasts=lasts
+        )
 
     def run(self, outputs: Sequence[str], feeds: Arrays) -> list[npt.NDArray[Any]]:
         """Raises ResourceError out of memory."""
@@ -108,7 +113,7 @@ class Session:
         return results
 
 
-def _options(runtime: ModuleType, threads: int, weights: Arrays, spins: bool) -> Any:
+def _options(runtime: ModuleType, threads: int, weights: Arrays, *, spins: bool, lasts: bool) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -116,6 +121,10 @@ def _options(runtime: ModuleType, threads: int, weights: Arrays, spins: bool) ->
     options.enable_mem_pattern = False
     if not spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not lasts:
+        # Packed weights are a second copy of all of them, and fusing takes as long as some runs.
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 4  # fatal: errors reach us as exceptions
     if weights:
         values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]

@@ -22,12 +22,18 @@ from transduce.onnx.session import Arrays, Session
 from transduce.onnx.split import ENCODED, FEATURES, split
 from transduce.onnx.threads import num_threads
 
-__all__ = ["SLICE_SAMPLES", "Runner", "StagedSession"]
+__all__ = ["SLICE_SAMPLES", "Runner", "StagedSession", "check_device"]
 
 SLICE_SAMPLES = 320_000
 """Audio that is encoded at once, padding counted: 20 s at 16 kHz. More at once is no faster (docs/cpu.md)."""
 
 STAGES = ("features", "encoder", "decoder")
+
+
+def check_device(device: str) -> None:
+    """Raise DeviceError for one that a model in stages does not run on."""
+    if device not in ("auto", "cpu"):
+        raise DeviceError(f"device {device!r}: OpenVINO runs the encoder on the CPU; use cpu or auto")
 
 
 class Runner(Protocol):
@@ -71,8 +77,7 @@ class StagedSession:
         Raises DeviceError for a device or precision that this CPU has not, MissingExtraError,
         CheckpointError where it does not run.
         """
-        if device not in ("auto", "cpu"):
-            raise DeviceError(f"device {device!r}: OpenVINO runs the encoder on the CPU; use cpu or auto")
+        check_device(device)
         count = num_threads() if threads is None else threads
         if in_openvino:
             openvino.check_precision(precision)
