@@ -220,9 +220,10 @@ def test_an_unknown_size_is_usage() -> None:
     assert "gigaam-v3-rnnt" in found.output
 
 
-def test_missing_files_end_with_3() -> None:
+def test_a_missing_model_ends_with_3_and_a_missing_recording_with_1() -> None:
+    """By the table of exit codes in docs/cli.md."""
     assert run("none.nemo").exit_code == 3
-    assert run("demo", "--audio", "none.wav").exit_code == 3
+    assert run("demo", "--audio", "none.wav").exit_code == 1
 
 
 def test_the_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

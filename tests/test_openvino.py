@@ -1,6 +1,7 @@
 """OpenVINO as the encoder's runtime: upstream's answers, the rule behind `auto`, memory, errors."""
 
 import errno
+import re
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ import openvino as runtime
 import pytest
 from models import GIGAAM, NEMO, checkpoint, expected, model_params
 from onnx_cases import labels, small_spec, small_weights, speech
-from support import data, golden, num_cases, param, read_wav, utterances
+from support import DEMO, data, golden, num_cases, param, read_wav, utterances
 from test_goldens import MAX_TIES, TIE, golden_triples, smallest_margin, triples
 from test_onnx_backend import resident_bytes
 from test_onnx_layouts import LAYOUTS
@@ -253,6 +254,15 @@ def test_auto_adds_at_most_a_point_of_word_errors(name: str, engine: str) -> Non
 
 
 # Errors
+
+
+def test_a_precision_that_files_are_not_in_says_what_would_run() -> None:
+    """No export is in bf16."""
+    for precision, advice in (("bf16", "in OpenVINO (--backend openvino)"), ("int8", "export the checkpoint")):
+        with pytest.raises(DeviceError, match=rf"{precision}.*onnx is fp32.*{re.escape(advice)}"):
+            onnx_layouts.load(DEMO.parent / "onnx", threads=1, precision=precision)
+    backend, _ = onnx_layouts.load(DEMO.parent / "onnx", threads=1, engine="openvino", precision="fp32")
+    assert backend.describe()["precision"] == "fp32"
 
 
 @pytest.mark.parametrize("device", ["cuda", "gpu"])

@@ -1,7 +1,7 @@
 """The command `transduce bench`: how fast a model is on this machine, stage by stage.
 
 In: arguments and TRANSDUCE_* variables. Out: a table or JSON on standard output, perhaps a plot, and an exit
-code: 0 measured, 2 usage, 3 a model, recording or extra that is not usable.
+code: 0 measured, 1 the recording is not usable, 2 usage, 3 the model, an extra or the device is not.
 """
 
 import json
@@ -24,13 +24,13 @@ from transduce.cli_options import (
     Threads,
     choice_of,
 )
-from transduce.errors import TransduceError
+from transduce.errors import AudioError, TransduceError
 from transduce.synthetic import SIZES
 
 __all__ = ["bench", "register"]
 
-UNUSABLE = 3
-"""Exit code."""
+FAILED, UNUSABLE = 1, 3
+"""Exit codes: for a recording, for everything else."""
 
 SAMPLE_RATE = 16000
 """Of all models that are read."""
@@ -97,7 +97,7 @@ def bench(
             benching.plot([measured], plot)
     except TransduceError as error:
         typer.echo(" ".join(f"error: {error} [{error.code}]".splitlines()), err=True)
-        raise typer.Exit(UNUSABLE) from None
+        raise typer.Exit(FAILED if isinstance(error, AudioError) else UNUSABLE) from None
     if as_json:
         typer.echo(json.dumps(measured.to_dict(), ensure_ascii=False, indent=2))
     else:

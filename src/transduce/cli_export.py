@@ -1,7 +1,7 @@
 """The command `transduce export`: a checkpoint as one ONNX graph that needs no torch to run.
 
-In: arguments and TRANSDUCE_* variables. Out: a folder, and an exit code: 0 written, 2 usage, 3 a model
-that cannot be read or a disk that is full. torch reads the checkpoint; onnx writes the graph.
+In: arguments and TRANSDUCE_* variables. Out: a folder, and an exit code: 0 written, 1 a recording to
+calibrate by cannot be read, 2 usage, 3 a model that cannot or a disk that is full. torch reads the checkpoint; onnx writes the graph.
 """
 
 import os
@@ -13,14 +13,14 @@ import typer
 
 from transduce import audio
 from transduce.cli_options import Head, Offline, choice_of
-from transduce.errors import TransduceError
+from transduce.errors import AudioError, TransduceError
 from transduce.outputs import obstacle
 from transduce.transcriber import read_checkpoint
 
 __all__ = ["export", "register"]
 
-UNUSABLE = 3
-"""Exit code."""
+FAILED, UNUSABLE = 1, 3
+"""Exit codes: for a recording, for everything else."""
 
 ExportPrecision: TypeAlias = Annotated[
     Literal["fp32", "fp16", "int8"],
@@ -78,7 +78,7 @@ def export(
         )
     except TransduceError as error:
         typer.echo(" ".join(f"error: {error} [{error.code}]".splitlines()), err=True)
-        raise typer.Exit(UNUSABLE) from None
+        raise typer.Exit(FAILED if isinstance(error, AudioError) else UNUSABLE) from None
     size = sum(path.stat().st_size for path in _existing(folder, FILES))
     typer.echo(
         f"{written.model}: {written.spec.head.kind}, {precision}, {size / 1e6:.1f} MB in {folder}", err=True

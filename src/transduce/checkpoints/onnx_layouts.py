@@ -272,7 +272,9 @@ def _insist(wanted: str, found: str, path: Path, engine: Engine) -> None:
     if engine == "openvino" and found == "fp32" and wanted in HINTS:
         return
     if wanted not in ("auto", "fp32", found):
+        other = "export the checkpoint in that precision"
+        if wanted == "bf16":  # no file is
+            other = "run an fp32 export in OpenVINO (--backend openvino)"
         raise DeviceError(
-            f"precision {wanted!r} was asked for, and {path} is {found}; leave --precision out, or export "
-            "the checkpoint in that precision"
+            f"precision {wanted!r} was asked for, and {path} is {found}; leave --precision out, or {other}"
         )
