@@ -258,7 +258,7 @@ def test_auto_adds_at_most_a_point_of_word_errors(name: str, engine: str) -> Non
 
 def test_a_precision_that_files_are_not_in_says_what_would_run() -> None:
     """No export is in bf16."""
-    for precision, advice in (("bf16", "in OpenVINO (--backend openvino)"), ("int8", "export the checkpoint")):
+    for precision, advice in (("bf16", "OpenVINO (--backend openvino)"), ("int8", "export the checkpoint")):
         with pytest.raises(DeviceError, match=rf"{precision}.*onnx is fp32.*{re.escape(advice)}"):
             onnx_layouts.load(DEMO.parent / "onnx", threads=1, precision=precision)
     backend, _ = onnx_layouts.load(DEMO.parent / "onnx", threads=1, engine="openvino", precision="fp32")

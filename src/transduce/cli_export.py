@@ -1,7 +1,8 @@
 """The command `transduce export`: a checkpoint as one ONNX graph that needs no torch to run.
 
 In: arguments and TRANSDUCE_* variables. Out: a folder, and an exit code: 0 written, 1 a recording to
-calibrate by cannot be read, 2 usage, 3 a model that cannot or a disk that is full. torch reads the checkpoint; onnx writes the graph.
+calibrate by that cannot be read, 2 usage, 3 a model that cannot be, or a disk that is full. torch reads
+the checkpoint; onnx writes the graph.
 """
 
 import os
