@@ -1,5 +1,6 @@
 """int8 that a checkpoint gets while it is loaded: the rule, the speech, the gate, what stays behind."""
 
+import json
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,9 +13,11 @@ from models import checkpoint, model_params, path_of
 from onnx_cases import labels
 from support import data, utterances
 from test_openvino import CASES, waveforms
+from typer.testing import CliRunner
 
 from transduce.audio import load
 from transduce.choice import Choice
+from transduce.cli import app
 from transduce.onnx import graph, pick, self_calibration
 from transduce.onnx.backend import OnnxBackend
 from transduce.onnx.calibration import MOST_ERROR, Seen, calibrated, int8_by, relative_error
@@ -177,6 +180,14 @@ def test_a_checkpoint_is_calibrated_while_it_is_loaded(vnni: None, name: str) ->
     with load_model(path, Choice("openvino", threads=1)) as exact:
         assert num_byte_products(exact.backend) == 0
         assert texts == [exact.transcribe(clip).text for clip in waveforms()[:4]]
+
+
+def test_info_shows_the_choice_and_how_it_was_made(vnni: None) -> None:
+    found = CliRunner().invoke(app, ["info", "demo", "--precision", "auto", "--json"])
+    assert found.exit_code == 0, found.output
+    facts = json.loads(found.stdout)
+    assert facts["precision"] == "int8"
+    assert {"why this precision", "calibrated"} <= facts.keys()
 
 
 def num_byte_products(backend: Any) -> int:
