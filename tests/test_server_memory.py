@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support import ROOT, num_cases
+import soundfile
+from support import ROOT, num_cases, read_wav, utterances
 
 from transduce.server import memory
 
@@ -83,6 +86,19 @@ batcher.close()
 """
 
 
+FIRST_REQUEST = """
+model = load_model("demo")
+batcher = Batcher(model.backend)
+recognizer = Recognizer(model, batcher, Limits(), 3600.0)
+recognizer.warm_up()
+before = set(sys.modules)
+with batcher.open() as job, open(sys.argv[1], "rb") as file:
+    num_segments = len(list(recognizer.transcribe(open_upload(file, "a.flac", job), job)))
+print(json.dumps([num_segments, [name for name in set(sys.modules) - before if "." not in name]]))
+batcher.close()
+"""
+
+
 def run(program: str, *arguments: str) -> Any:
     """What a program prints as JSON."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -105,6 +121,15 @@ def test_53_memory_follows_the_batch_and_not_the_file(record_property: Record) -
     batch, long = run(LONG_FILE, str(ROOT / "tests" / "data" / "audio" / "u01.wav"))
     record_property("peak", f"{batch:.1f} -> {long:.1f} MiB")
     assert long <= 1.3 * batch
+
+
+def test_a_first_request_waits_for_no_library(tmp_path: Path) -> None:
+    """Loading one holds up every thread, and with them /health."""
+    samples = np.concatenate([read_wav(entry["file"]) for entry in utterances()])[: 60 * 16000]
+    soundfile.write(tmp_path / "a.flac", samples, 16000)
+    num_segments, loaded = run(FIRST_REQUEST, str(tmp_path / "a.flac"))
+    assert num_segments > 1
+    assert {"av", "soundfile", "soxr", "onnxruntime", "torch"}.isdisjoint(loaded)
 
 
 def test_limits_of_the_user_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from transduce import audio
 from transduce.errors import AudioError
 from transduce.longform import grid_of
 from transduce.pipeline import Cut, Limits
@@ -114,7 +115,8 @@ class Recognizer:
         return transcript
 
     def warm_up(self) -> None:
-        """Run what a first request would have to wait for: one span, then a full batch of long ones."""
+        """Run what a first request would have to wait for: one span, a full batch of long ones, a recording
+        that has to be cut; and load the libraries that read files."""
         grid = grid_of(self._backend.spec, self._limits.max_segment_seconds)
         longest = grid.limit_samples
         noise = np.random.default_rng(0).normal(scale=1e-3, size=longest).astype(np.float32)
@@ -123,3 +125,7 @@ class Recognizer:
             backend = JobBackend(self._backend, job)
             backend.recognize([noise[: grid.sample_rate]])
             backend.recognize([noise] * num_long)
+            audio.codecs()
+            recording = np.concatenate([noise, noise[: grid.sample_rate]])
+            for _ in Model(backend, self._tokenizer).stream(recording, Cut(grid.sample_rate), self._limits):
+                pass
