@@ -64,11 +64,11 @@ class Net:
 
     def linear(self, x: Value, *names: str) -> Value:
         """`x @ weight.T + bias`; several layers of one input become one product, side by side."""
-        weight = np.concatenate([self.weights[f"{name}.weight"] for name in names])
+        weight = _side_by_side([self.weights[f"{name}.weight"] for name in names])
         product = self.precision.matmul(self.graph, x, weight, f"{'+'.join(names)}.weight")
         if f"{names[0]}.bias" not in self.weights:
             return product
-        bias = np.concatenate([self.weights[f"{name}.bias"] for name in names])
+        bias = _side_by_side([self.weights[f"{name}.bias"] for name in names])
         return self.graph.op("Add", product, self.tensor(f"{'+'.join(names)}.bias", bias))
 
     def norm(self, x: Value, name: str) -> Value:
@@ -80,6 +80,11 @@ class Net:
 
     def masked(self, x: Value, inside: Value) -> Value:
         return self.graph.op("Where", inside, x, self.number(0.0))
+
+
+def _side_by_side(arrays: Sequence[FloatArray]) -> FloatArray:
+    """Joined along the first axis; one alone stays what it is, so that large weights are not copied."""
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 @dataclass(frozen=True, slots=True)

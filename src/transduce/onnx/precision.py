@@ -26,6 +26,8 @@ _INT8_PROBE = (
     b"\x12\x04\n\x02\x08\x03b\t\n\x01y\x12\x04\n\x02\x08\x06B\x04\n\x00\x10\x11"
 )
 """The model y = MatMulInteger(a, b), serialized: running an int8 export does not need onnx."""
+_RUNTIMES_DOMAIN = "com.microsoft"
+
 _SMALLEST_SCALE = 1e-20
 """Keeps a row of zeros from being divided by zero."""
 
@@ -53,6 +55,10 @@ class Precision:
             ends = [graph.reduce(kind, x, None) for kind in ("ReduceMin", "ReduceMax")]
             least, most = (graph.op("Reshape", end, graph.ints(1)) for end in ends)
             self.probed[name] = (least, most)
+            # onnxruntime's own product, because transposing would copy each weight, for a few runs.
+            graph.domains[_RUNTIMES_DOMAIN] = 1
+            stored = graph.weight(weight, name)
+            return graph.op("FusedMatMul", x, stored, transB=1, domain=_RUNTIMES_DOMAIN)
         return graph.op("MatMul", x, graph.weight(weight.T.astype(self.dtype, copy=False), name))
 
     def enter(self, graph: Graph, x: Value) -> Value:
