@@ -346,6 +346,7 @@ def plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     bars = axes.barh([row["way"] for row in shown], [row["seconds"] for row in shown], color=colours)
     axes.bar_label(bars, fmt=" %.2f s")
     axes.invert_yaxis()
+    axes.margins(x=0.12)  # room for the numbers
     axes.set_xlabel(title)
     figure.savefig(path, dpi=90)
 
