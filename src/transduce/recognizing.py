@@ -18,14 +18,14 @@ from transduce import batching
 from transduce.background import Line
 from transduce.errors import TransduceError
 from transduce.longform import Stitcher
-from transduce.memory import give_back
+from transduce.memory import give_back_at_times
 from transduce.segmentation import Span
 from transduce.types import Backend, FloatArray, Hypothesis
 
 __all__ = ["MOST_ENDED", "Budget", "Ended", "Item", "Part", "Recording", "Update", "Work", "recognized"]
 
 GIVE_BACK_SECONDS = 100
-"""After so much audio free memory goes back to the system; it takes about a hundredth of the work."""
+"""After so much audio free memory goes back to the system, though not more often than every few seconds."""
 MOST_ENDED = 64
 """Ends of recordings that are looked at together, and as many that may wait to be."""
 PATIENCE_SECONDS = 0.2
@@ -134,7 +134,7 @@ def recognized(
         num_samples += sum(len(work.samples) for work in batch)
         _recognize(batch, backend, size, on_progress)
         if num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate:
-            give_back()
+            give_back_at_times()
             num_samples = 0
 
 

@@ -140,7 +140,9 @@ class Worker:
 def _transcribed(model: Model, job: Job, items: Sequence[Item]) -> Iterator[tuple[int, Outcome]]:
     """The index of each recording and what became of it, in order."""
     sources = [open_source(item.location) for item in items]
-    with closing(model.transcribe_each(sources, job.cut, job.limits)) as found:
+    # Results go out a task at a time: none would come sooner from a first batch that is small.
+    limits = replace(job.limits, first_batch_seconds=job.limits.batch_seconds)
+    with closing(model.transcribe_each(sources, job.cut, limits)) as found:
         for item, source, outcome in zip(items, sources, found, strict=True):
             close_source(source)
             if isinstance(outcome, TransduceError):
