@@ -30,14 +30,14 @@ def model_of(folder: Path, way: str) -> Path:
     return Path(json.loads((folder / "models.json").read_text())[way])
 
 
-def onnx_asr(folder: Path, threads: int) -> Callable[[list[Any]], Result]:
+def onnx_asr(folder: Path, threads: int, way: str) -> Callable[[list[Any]], Result]:
     import onnx_asr as peer
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    path = model_of(folder, "onnx-asr")
+    path = model_of(folder, way)
     kind = json.loads((path / "config.json").read_text())["model_type"]
     name = "gigaam-v3-rnnt" if kind == "gigaam" else kind
     loaded = peer.load_model(name, path, sess_options=options, providers=["CPUExecutionProvider"])
@@ -232,7 +232,7 @@ def main() -> None:
         clock = time.process_time
     os.environ["OMP_NUM_THREADS"] = str(threads)
     makers: dict[str, Callable[[], Callable[[list[Any]], Result]]] = {
-        "onnx-asr": lambda: onnx_asr(folder, threads),
+        "onnx-asr": lambda: onnx_asr(folder, threads, way),
         "gigaam-decoder": lambda: gigaam_decoder(folder, threads),
         "plain-loop": lambda: plain_loop(folder, threads),
         "sherpa-onnx": lambda: sherpa_onnx(folder, threads),

@@ -4,8 +4,10 @@
     python benchmarks/peers.py [--layers 16] [--seconds 20] [--clips 8] [--batch 8] [--threads 2] [--rounds 3]
     python benchmarks/peers.py --models model.nemo sherpas-folder onnx-asrs-folder --audio a.wav b.wav
 
-A model of GigaAM v3's size with random weights (`transduce.synthetic`), written for onnx-asr and sherpa-onnx
-in the layouts that they read; its encoder has our operators, which are fewer than those of upstream's export.
+A model of GigaAM v3's size with random weights (`transduce.synthetic`). `onnx-asr:upstream` reads it as
+upstream's own exporter writes it (`peer_export.py`, in gigaam's environment), which is what users of onnx-asr
+run; `onnx-asr:upstream-2025` as it wrote v3 first, without attention masks. `onnx-asr` and `sherpa-onnx` read
+files with our encoder's operators, which are fewer.
 Or trained weights: the first of `--models` is transduce's, all together are one model in the layouts of NeMo
 (which reads nothing else), sherpa-onnx and onnx-asr.
 Every way runs in a process of its own with the same threads, the others waiting; medians of the rounds after
@@ -20,6 +22,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -62,8 +65,17 @@ TRAINED = (
 """Of a model that is there, with the head that is its own."""
 DECODERS = ("gigaam-decoder", "plain-loop")
 """Ways that get encoder frames; the second, in plain torch, runs if it is asked for."""
-PEERS = {"onnx-asr": "onnx-asr", "gigaam-decoder": "gigaam", "sherpa-onnx": "sherpa-onnx", "nemo": "nemo"}
+PEERS = {
+    "onnx-asr:upstream": "onnx-asr",
+    "onnx-asr:upstream-2025": "onnx-asr",
+    "onnx-asr": "onnx-asr",
+    "gigaam-decoder": "gigaam",
+    "sherpa-onnx": "sherpa-onnx",
+    "nemo": "nemo",
+}
 """Way -> its virtual environment."""
+EXPORTS = {"onnx-asr:upstream": 8, "onnx-asr:upstream-2025": 1}
+"""Way -> the batch that upstream's exporter traces for it."""
 
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transduce" / "peers"
 
@@ -123,9 +135,10 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
         if any(f":int8:{head.kind}" in way for way in ways_of(arguments)):
             spec, name = replace(made.spec, head=head), f"int8-{head.kind}"
             export(spec, weights, made.tokenizer, folder / name, precision="int8", calibration=other)
-    write_for_peers(made, folder / "upstream", folder / "sherpa")
+    write_for_peers(made, folder / "onnx-asr", folder / "sherpa")
+    exported = export_upstream(made, folder, arguments)
     paths = dict.fromkeys(("transduce", "plain-loop"), "checkpoint.pickle") | {"gigaam-decoder": "head.npz"}
-    paths |= {"onnx-asr": "upstream", "sherpa-onnx": "sherpa"}
+    paths |= {"onnx-asr": "onnx-asr", "sherpa-onnx": "sherpa", **exported}
     write_models(folder, {way: folder / name for way, name in paths.items()})
 
 
@@ -155,6 +168,92 @@ def write_for_peers(made: Checkpoint, upstream: Path, sherpa: Path) -> None:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     config = {"model_type": "gigaam", "version": "v3", "subsampling_factor": 4, "max_tokens_per_step": 1}
     (upstream / "config.json").write_text(json.dumps(config))
+
+
+def export_upstream(made: Checkpoint, folder: Path, arguments: argparse.Namespace) -> dict[str, str]:
+    """Way -> the folder that upstream's exporter wrote for it, onnx-asr's vocabulary and config beside."""
+    wanted = {way: batch for way, batch in EXPORTS.items() if way in ways_of(arguments)}
+    if not wanted:
+        return {}
+    python = arguments.peers / "gigaam" / "bin" / "python"
+    if not python.exists():
+        print(f"{', '.join(wanted)}: gigaam is not installed ({python} is not there)", file=sys.stderr)
+        return {}
+    config, weights = folder / "gigaam.json", folder / "gigaam.npz"
+    config.write_text(json.dumps(upstream_config(made)))
+    np.savez(weights, **dict(upstream_weights(made)))
+    for batch in wanted.values():
+        path = folder / f"exported-{batch}"
+        script = Path(__file__).with_name("peer_export.py")
+        # Isolated, since onnx.py beside the script is called like the library.
+        command = [python, "-I", script, config, weights, path, str(batch)]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        for name in ("v3_vocab.txt", "config.json"):
+            (path / name).symlink_to(folder / "onnx-asr" / name)
+    return {way: f"exported-{batch}" for way, batch in wanted.items()}
+
+
+def upstream_config(made: Checkpoint) -> dict[str, Any]:
+    """The `cfg` of a checkpoint of GigaAM's, as far as gigaam 0.1.0 knows it."""
+    front, sizes = made.spec.features, made.spec.encoder
+    hidden = made.weights["predictor.lstm.weight_hh_l0"].shape[1]
+    classes = made.spec.heads[0].num_classes
+    encoder = {
+        "_target_": "gigaam.encoder.ConformerEncoder",
+        "feat_in": front.num_mels,
+        "n_layers": sizes.num_layers,
+        "d_model": sizes.width,
+        "subs_kernel_size": sizes.subsampling_kernel,
+        "subsampling_factor": sizes.subsampling_factor,
+        "ff_expansion_factor": sizes.feed_forward_width // sizes.width,
+        "self_attention_model": "rotary",
+        "n_heads": sizes.num_heads,
+        "pos_emb_max_len": int(sizes.rotary_base),
+        "conv_kernel_size": sizes.conv_kernel,
+    }
+    decoder = {"pred_hidden": hidden, "pred_rnn_layers": 1, "num_classes": classes}
+    joint = {
+        "enc_hidden": sizes.width,
+        "pred_hidden": hidden,
+        "joint_hidden": hidden,
+        "num_classes": classes,
+    }
+    return {
+        "model_name": "v3_rnnt",
+        "preprocessor": {
+            "_target_": "gigaam.preprocess.FeatureExtractor",
+            "sample_rate": front.sample_rate,
+            "features": front.num_mels,
+        },
+        "encoder": encoder,
+        "head": {"_target_": "gigaam.decoder.RNNTHead", "decoder": decoder, "joint": joint},
+        "decoding": {
+            "_target_": "gigaam.decoding.RNNTGreedyDecoding",
+            "vocabulary": list(made.tokenizer.pieces),
+        },
+    }
+
+
+def upstream_weights(made: Checkpoint) -> Iterator[tuple[str, Any]]:
+    """Upstream's state dict of the RNN-T model, the inverse of what `transduce.checkpoints.gigaam` reads."""
+    prefixes = {
+        "encoder.": "encoder.",
+        "predictor.": "head.decoder.",
+        "joint.out.": "head.joint.joint_net.1.",
+        "joint.": "head.joint.",
+    }
+    for name, array in made.weights.items():
+        prefix = next((each for each in prefixes if name.startswith(each)), None)
+        if prefix is None:  # the front end and the CTC head
+            continue
+        theirs = prefixes[prefix] + name.removeprefix(prefix)
+        if ".pointwise_conv" in name and name.endswith("weight"):
+            yield theirs, array[..., None]
+        elif ".bias_l" in name:
+            yield theirs.replace("bias_l", "bias_ih_l"), array
+            yield theirs.replace("bias_l", "bias_hh_l"), np.zeros_like(array)
+        else:
+            yield theirs.replace("conv.layer_norm", "conv.batch_norm"), array
 
 
 def write(graph: Graph, path: Path, notes: dict[str, Any] | None = None) -> None:
@@ -268,7 +367,8 @@ class Worker:
         if not python.exists():
             print(f"{way}: not installed ({python} is not there)", file=sys.stderr)
             return None
-        if way.partition(":")[0] not in json.loads((folder / "models.json").read_text()):
+        name = way if way in PEERS else way.partition(":")[0]
+        if name not in json.loads((folder / "models.json").read_text()):
             print(f"{way}: the model is in no layout that it reads", file=sys.stderr)
             return None
         command = [
@@ -378,7 +478,7 @@ def main() -> None:
             prepare(Path(folder), arguments)
         rows = compare(Path(folder), arguments)
         audio = sum(map(len, np.load(Path(folder) / "clips.npz").values())) / 16000
-    base = next((row["seconds"] for row in rows if row["way"] == "onnx-asr"), None)
+    base = next((row["seconds"] for row in rows if row["way"].startswith("onnx-asr")), None)
     print(f"{'way':34} {'seconds':>8} {'decoder':>8} {'labels':>7} {'same':>6}  x onnx-asr")
     for row in rows:
         ratio = f"{base / row['seconds']:.2f}" if base and row["way"] not in DECODERS else "-"

@@ -15,8 +15,9 @@ from onnx_cases import labels
 from support import BUNDLED, ROOT
 from test_bench import shrunk
 
-from transduce import bench
-from transduce.checkpoints import Checkpoint, onnx_layouts
+from transduce import bench, synthetic
+from transduce.checkpoints import Checkpoint, gigaam, onnx_layouts
+from transduce.checkpoints.state import StateDict
 from transduce.synthetic import SIZES
 from transduce.transcriber import Choice
 from transduce.types import FloatArray
@@ -44,13 +45,25 @@ def test_the_files_for_peers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     with (tmp_path / "checkpoint.pickle").open("rb") as file:
         made = peers.pickle.load(file)
     ours = bench.open_model(made, Choice("onnx", threads=1)).backend.recognize(clips)
-    theirs, _ = onnx_layouts.load(tmp_path / "upstream", threads=1)
+    theirs, _ = onnx_layouts.load(tmp_path / "onnx-asr", threads=1)
     assert theirs.spec.head.max_symbols == 1
     assert [labels(found) for found in theirs.recognize(clips)] == [labels(found) for found in ours]
     assert all(len(found) for found in ours)
     assert_sherpas_say_the_same(tmp_path / "sherpa", made, clips)
     int8 = bench.open_model(str(tmp_path / "int8-rnnt"), Choice("onnx", threads=1))
     assert int8.backend.describe()["precision"] == "int8"
+
+
+def test_upstreams_state_dict_reads_as_the_same_model() -> None:
+    peers = benchmark("peers")
+    made = synthetic.checkpoint(shrunk(SIZES["gigaam-v3-rnnt"]))
+    state = StateDict(dict(peers.upstream_weights(made)), "upstream")
+    read = gigaam.understand("v3_rnnt", peers.upstream_config(made), made.tokenizer, state)
+    assert read.spec.encoder == made.spec.encoder
+    parts = ("encoder.", "predictor.", "joint.")
+    wanted = {name: array for name, array in made.weights.items() if name.startswith(parts)}
+    assert {name for name in read.weights if name.startswith(parts)} == set(wanted)
+    assert all(np.array_equal(read.weights[name], array) for name, array in wanted.items())
 
 
 def assert_sherpas_say_the_same(folder: Path, made: Checkpoint, clips: list[FloatArray]) -> None:
