@@ -1,17 +1,21 @@
 """Transducer heads of real sizes that speak on cue, for benchmarks without trained weights.
 
 In: a size. Out: weights whose products cost what the real ones cost, and encoder frames on which they
-decode as on speech: a label every 1 to 5 frames (3 on average), each followed by a blank on its own frame
-(RNN-T) or lasting until the next one (TDT).
+decode as on speech. RNN-T: a label every 1 to 5 frames (3 on average), each followed by a blank on its own
+frame. TDT: stretches of what a trained model did on a talk of five minutes, jump by jump (`talk.json`, which
+`emission.py` made): a label in five frames, and as many blanks as labels.
 
 How: nearly all weights are small noise, and a few are a script. Frames that speak carry a key, +1 and -1
 in turn. Labels are of two classes, and one LSTM unit remembers the class of the last one. The joint
 compares the two: a label of the key's class wins where they differ, blank wins where they agree, which
-they do once the label is out. For TDT, frames also carry how far away the next key is.
+they do once the label is out. For TDT, frames also carry how far to go.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +25,12 @@ from transduce.types import HeadSpec, LstmLayer, TransducerWeights
 __all__ = ["SIZES", "Size", "speaking_frames", "speaking_head"]
 
 Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
 
 TDT = (0, 1, 2, 3, 4)
 NOISE = 0.01
 LONGEST_GAP = 5
+USUAL_JUMP = 3
 
 
 @dataclass(frozen=True)
@@ -112,15 +118,40 @@ def speaking_frames(size: Size, num: int, num_frames: int, seed: int = 0) -> tup
     rng = np.random.default_rng(seed)
     frames = rng.standard_normal((num, num_frames, size.encoder_width)).astype(np.float32)
     frames[:, :, : 1 + len(TDT)] = 0
+    script = _talk_script if size.spec.kind == "tdt" else _even_script
     num_labels = 0
     for row in frames:
-        places = np.cumsum(rng.integers(1, LONGEST_GAP + 1, num_frames)) - 1
-        places = places[places < num_frames]
+        places, jumps = script(rng, num_frames)
         row[places, 0] = np.where(np.arange(len(places)) % 2 == 0, 1, -1)
-        following = np.append(places, num_frames + TDT[-1])
-        distance = following[np.searchsorted(following, np.arange(num_frames), side="right")] - np.arange(
-            num_frames
-        )
-        row[np.arange(num_frames), 1 + np.minimum(distance, TDT[-1])] = 1
+        row[np.arange(num_frames), 1 + jumps] = 1
         num_labels += len(places)
     return frames, num_labels
+
+
+Script = tuple[IntArray, IntArray]
+"""The frames that speak, and how far each frame jumps `[num_frames]`."""
+
+
+def _even_script(rng: np.random.Generator, num_frames: int) -> Script:
+    places = np.cumsum(rng.integers(1, LONGEST_GAP + 1, num_frames)) - 1
+    return places[places < num_frames], np.zeros(num_frames, np.int64)
+
+
+def _talk_script(rng: np.random.Generator, num_frames: int) -> Script:
+    """A stretch of the talk that starts at one of its evaluations."""
+    speaks, jumps = _talk()
+    evaluated = np.flatnonzero(jumps[:-num_frames])
+    first = int(rng.choice(evaluated))
+    part = slice(first, first + num_frames)
+    return np.flatnonzero(speaks[part]), np.where(jumps[part] > 0, jumps[part], USUAL_JUMP)
+
+
+@cache
+def _talk() -> tuple[IntArray, IntArray]:
+    """Of every frame, whether a label is there, and how far the model jumped from it; 0: it did not look."""
+    talk = json.loads(Path(__file__).with_name("talk.json").read_text(encoding="utf-8"))
+    speaks, jumps = np.zeros((2, talk["num_frames"]), np.int64)
+    for frame, duration in talk["blanks"] + talk["labels"]:
+        jumps[frame] = duration
+    speaks[[frame for frame, _ in talk["labels"]]] = 1
+    return speaks, jumps

@@ -85,9 +85,8 @@ def default_window(head: Head) -> int:
     """
     if head.device.type == "cuda":
         return 8
-    if len(head.spec.durations) > 1:
-        return 2
-    return 8 if head.spec.num_classes < 4096 else 4
+    small, large = (4, 2) if len(head.spec.durations) > 1 else (8, 4)
+    return small if head.spec.num_classes < 4096 else large
 
 
 def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:

@@ -19,7 +19,7 @@ from transduce.types import HeadSpec
 
 __all__ = ["Advance", "LoopHead", "State", "default_window", "transducer"]
 
-WINDOWS = {"rnnt": ((256, 8), (4096, 4)), "tdt": ((256, 8), (4096, 2))}
+WINDOWS = {"rnnt": ((256, 8), (4096, 4)), "tdt": ((256, 8), (4096, 4))}
 """Window by the most classes it is good for; 1 beyond."""
 
 
@@ -29,8 +29,7 @@ NEVER = 1 << 62
 
 def default_window(spec: HeadSpec) -> int:
     """Frames that one step looks at. A wide window saves steps, but evaluates frames again after every
-    label, which a large vocabulary makes dear, and TDT mostly jumps to the next label anyway (measured:
-    docs/onnx.md). 1 for CTC, which has no steps."""
+    label, which a large vocabulary makes dear (measured: docs/onnx.md). 1 for CTC, which has no steps."""
     return next((window for most, window in WINDOWS.get(spec.kind, ()) if spec.num_classes <= most), 1)
 
 
