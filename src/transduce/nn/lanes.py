@@ -85,8 +85,9 @@ def default_window(head: Head) -> int:
     """
     if head.device.type == "cuda":
         return 8
-    small, large = (4, 2) if len(head.spec.durations) > 1 else (8, 4)
-    return small if head.spec.num_classes < 4096 else large
+    if len(head.spec.durations) > 1:
+        return 4
+    return 8 if head.spec.num_classes < 4096 else 4
 
 
 def load(lanes: Lanes, encoded: Tensor, lengths: IntArray) -> None:
