@@ -2,8 +2,9 @@
 
     python tests/ray_cluster.py FOLDER NUM_NODES
 
-In: a short path of a folder for Ray's sessions (names of sockets have 107 characters at most), how many nodes
-of one CPU each. Out: the address on standard output. Ray's processes end with this one, however it ends.
+In: a short path of a folder for Ray's sessions (names of sockets have 107 characters at most), how many
+nodes. Each has one CPU and, as a machine would, keeps to a core of its own. Out: the address on standard
+output. Ray's processes end with this one, however it ends.
 """
 
 import os
@@ -19,9 +20,12 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": 1, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, connect=False, head_node_args=node)
-    for _ in range(num_nodes - 1):
+    cores = sorted(os.sched_getaffinity(0))
+    cluster = Cluster()
+    for number in range(num_nodes):
+        os.sched_setaffinity(0, {cores[number % len(cores)]})  # the node's processes inherit it
         cluster.add_node(**node)
+    os.sched_setaffinity(0, cores)
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -8,18 +8,12 @@ has new shapes. And the same batches leave holes in glibc's heap, which it neith
 import ctypes
 import os
 import sys
-import time
 from collections.abc import Callable
-from functools import cache
 
-__all__ = ["give_back", "give_back_at_times", "glibc", "limit_caches"]
+__all__ = ["give_back", "glibc", "limit_caches"]
 
 CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """Environment variables of oneDNN and of torch's bridge to it."""
-
-REST_SECONDS = 4.0
-"""Between two returns of memory while there is work, which asks for every page anew: five a second took a
-tenth of a small model's speed."""
 
 
 def limit_caches(capacity: int = 64) -> None:
@@ -36,25 +30,6 @@ def give_back() -> None:
     trim = glibc("malloc_trim")
     if trim is not None:
         trim(0)
-
-
-def give_back_at_times() -> None:
-    """Return free memory, unless this process did so a moment ago."""
-    if time.monotonic() >= _rest().end:
-        give_back()
-        _rest().end = time.monotonic() + REST_SECONDS
-
-
-class _Rest:
-    """The time before which no memory is returned again."""
-
-    end = 0.0
-
-
-@cache
-def _rest() -> _Rest:
-    """That of this process."""
-    return _Rest()
 
 
 def glibc(name: str) -> Callable[..., int] | None:

@@ -7,6 +7,7 @@ similar length: so nothing waits for long, and little is padded. Files, cutting,
 transcript are not known here.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -18,14 +19,16 @@ from transduce import batching
 from transduce.background import Line
 from transduce.errors import TransduceError
 from transduce.longform import Stitcher
-from transduce.memory import give_back_at_times
+from transduce.memory import give_back
 from transduce.segmentation import Span
 from transduce.types import Backend, FloatArray, Hypothesis
 
 __all__ = ["MOST_ENDED", "Budget", "Ended", "Item", "Part", "Recording", "Update", "Work", "recognized"]
 
 GIVE_BACK_SECONDS = 100
-"""After so much audio free memory goes back to the system, though not more often than every few seconds."""
+"""After so much audio free memory goes back to the system ..."""
+REST_SECONDS = 1.0
+"""... but not sooner than that after the last time: a small model would spend a tenth of its time on it."""
 MOST_ENDED = 64
 """Ends of recordings that are looked at together, and as many that may wait to be."""
 PATIENCE_SECONDS = 0.2
@@ -125,7 +128,7 @@ def recognized(
 ) -> Iterator[Update]:
     """Recognise all items; what the backend cannot do is the error of the recording that it met."""
     window = _Window(on_progress)
-    num_samples = 0
+    num_samples, given_back = 0, time.monotonic()
     for size in budget.sizes():
         goes_on = yield from _filled(window, items, size * budget.num_looked_at)
         batch = window.batch(size)
@@ -133,9 +136,10 @@ def recognized(
             return
         num_samples += sum(len(work.samples) for work in batch)
         _recognize(batch, backend, size, on_progress)
-        if num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate:
-            give_back_at_times()
-            num_samples = 0
+        is_much = num_samples >= GIVE_BACK_SECONDS * backend.spec.features.sample_rate
+        if is_much and time.monotonic() >= given_back + REST_SECONDS:
+            give_back()
+            num_samples, given_back = 0, time.monotonic()
 
 
 def _filled(window: "_Window", items: Line[Item], num_samples: int) -> Generator[Update, None, bool]:
