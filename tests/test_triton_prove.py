@@ -108,6 +108,19 @@ class Load:
         time.sleep(REST_SECONDS)
         return errors
 
+    def least_bytes(self, pid: int) -> int:
+        """The process's memory at rest, after the same requests one by one; the least of three times.
+
+        The libraries keep what they made for the last shapes, and the heap its holes: some megabytes.
+        """
+        looks = []
+        for _ in range(3):
+            errors = [self._request(number) for number in range(len(PLAN.minutes))]
+            assert not any(errors), errors
+            time.sleep(REST_SECONDS)
+            looks.append(self.server.memory_bytes(pid))
+        return min(looks)
+
     def _request(self, number: int) -> str | None:
         minutes = PLAN.minutes[number % len(PLAN.minutes)]
         protocol = ("http", "grpc")[number // len(PLAN.minutes) % 2]
@@ -137,11 +150,13 @@ def test_the_stub_process_stays_at_its_size(
         record_property("memory when loaded", described(server, pid))
         started = time.monotonic()
         errors = load.run(range(PLAN.num_warm))
-        before, server_before = server.memory_bytes(pid), server.memory_bytes()
-        record_property(f"after {PLAN.num_warm} requests", described(server, pid))
-        errors += load.run(range(PLAN.num_warm, PLAN.num_requests))
         seconds = time.monotonic() - started
-        after, server_after = server.memory_bytes(pid), server.memory_bytes()
+        before, server_before = load.least_bytes(pid), server.memory_bytes()
+        record_property(f"after {PLAN.num_warm} requests", described(server, pid))
+        started = time.monotonic()
+        errors += load.run(range(PLAN.num_warm, PLAN.num_requests))
+        seconds += time.monotonic() - started
+        after, server_after = load.least_bytes(pid), server.memory_bytes()
         record_property(f"after {PLAN.num_requests} requests", described(server, pid))
         record_property(
             "tritonserver itself", f"{server_before / MEGABYTE:.1f} -> {server_after / MEGABYTE:.1f} MiB"
