@@ -56,7 +56,7 @@ class Plan:
 PLAN = (
     Plan(133, 4, (10.4, 20.0, 12.5, 17.5, 15.0, 11.0), 30, 8 * MEGABYTE * 103 / 100)
     if PROVE
-    else Plan(100, 4, (1.0, 2.0, 1.5), 60, 8 * MEGABYTE)  # short ones reach their full size later
+    else Plan(500, 4, (1.0, 2.0, 1.5), 400, 8 * MEGABYTE)  # short ones reach their full size later
 )
 
 
